@@ -1,0 +1,137 @@
+"""What is a data set here? Two splits of labelled samples with values in [0, 1], and the names that belong to them."""
+
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lowcurve.errors import UserError
+from lowcurve.modes import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples and labels: `images` is uint8 (0 to 255) or float32 in [0, 1], NCHW or (N, d); `labels` is int64.
+
+    Images keep the bytes of their source; :meth:`batch` converts, so a set needs a quarter of the memory.
+
+    >>> split = Split(torch.tensor([[0], [255]], dtype=torch.uint8), torch.tensor([0, 1]))
+    >>> split.batch(torch.tensor([1]))
+    (tensor([[1.]]), tensor([1]))
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dtype not in (torch.uint8, torch.float32) or self.labels.dtype != torch.int64:
+            raise UserError(
+                "a split has uint8 or float32 images and int64 labels, "
+                f"got {self.images.dtype} and {self.labels.dtype}; convert them first"
+            )
+        if self.labels.ndim != 1 or len(self.images) != len(self.labels) or not len(self.labels):
+            raise UserError(
+                "a split has one label per image and at least one image, "
+                f"got images {tuple(self.images.shape)} and labels {tuple(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return the samples at `indices` as float32 in [0, 1], and their labels."""
+        return to_unit(self.images[indices]), self.labels[indices]
+
+    def subset(self, count: int | None, seed: int = 0) -> "Split":
+        """Return `count` samples drawn by `seed`, each class with its share; None or too large a count keeps all."""
+        if count is None or count >= len(self):
+            return self
+        if count < 1:
+            raise UserError(
+                f"a subset has at least 1 sample, got {count}; leave the limit out to use all samples"
+            )
+        chosen = stratified(self.labels, count, seed)
+        return Split(self.images[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A train and a test split; `augmentation` names what is customary in training (see `lowcurve.data.augment`)."""
+
+    name: str
+    title: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    augmentation: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, split in (("train", self.train), ("test", self.test)):
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= self.num_classes:
+                raise UserError(
+                    f"labels of {self.title} run from 0 to {self.num_classes - 1}, "
+                    f"got {low} to {high} in the {kind} split; check the files of {self.name}"
+                )
+        if self.train.images.shape[1:] != self.test.images.shape[1:]:
+            raise UserError(
+                f"train and test samples of {self.title} have one shape, got {tuple(self.train.images.shape[1:])} "
+                f"and {tuple(self.test.images.shape[1:])}; check the files of {self.name}"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """The shape of one sample, (C, H, W) or (d,)."""
+        return tuple(self.train.images.shape[1:])
+
+    def subset(self, train: int | None = None, test: int | None = None, seed: int = 0) -> "Dataset":
+        """Return a smaller data set whose title says so; the splits are drawn by :meth:`Split.subset`."""
+        smaller = replace(self, train=self.train.subset(train, seed), test=self.test.subset(test, seed))
+        if len(smaller.train) == len(self.train) and len(smaller.test) == len(self.test):
+            return self
+        return replace(smaller, title=subset_title(self.title, len(smaller.train), len(smaller.test)))
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Convert uint8 images to float32 in [0, 1]; float images are in [0, 1] already."""
+    return images.to(torch.float32).div_(255) if images.dtype == torch.uint8 else images
+
+
+def subset_title(title: str, train: int, test: int) -> str:
+    """Name a part of a data set.
+
+    >>> subset_title("CIFAR-10 (20,000/5,000 subset)", 2000, 500)
+    'CIFAR-10 (2,000/500 subset)'
+    """
+    whole = re.sub(r" \([\d,]+/[\d,]+ subset\)$", "", title)
+    return f"{whole} ({train:,}/{test:,} subset)"
+
+
+def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Draw `count` sorted indices, ⌊count·n_c/N⌋ of class c; what is left goes to the largest remainders.
+
+    >>> stratified(torch.tensor([0, 0, 0, 0, 1, 1]), 3, seed=0).shape
+    torch.Size([3])
+    """
+    rng = generator(seed, count)
+    sizes = torch.bincount(labels)
+    shares = sizes * count // len(labels)
+    remainders = sizes * count % len(labels)
+    shares[remainders.argsort(descending=True, stable=True)[: count - int(shares.sum())]] += 1
+    order = torch.randperm(len(labels), generator=rng)
+    chosen = [order[labels[order] == c][:share] for c, share in enumerate(shares.tolist()) if share]
+    return torch.cat(chosen).sort().values
+
+
+def hold_out(images: Tensor, labels: Tensor, fraction: float = 0.2) -> tuple[Split, Split]:
+    """Split one set of samples, stratified and always alike, into train and test."""
+    test = stratified(labels, max(1, round(fraction * len(labels))), seed=0)
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    kept[test] = False
+    return Split(images[kept], labels[kept]), Split(images[test], labels[test])

@@ -1,0 +1,14 @@
+"""The embedded default: 1,797 handwritten digits of 8×8 pixels that ship with scikit-learn (UCI, Alpaydin & Kaynak)."""
+
+import torch
+
+from lowcurve.data.dataset import Split, hold_out
+
+
+def read() -> tuple[Split, Split]:
+    """Return 1,438 train and 359 test images of shape (1, 8, 8); the source has 17 gray levels, divided by 16 here."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).to(torch.float32).div_(16).unsqueeze(1)
+    return hold_out(images, torch.from_numpy(digits.target).to(torch.int64))

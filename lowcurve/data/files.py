@@ -1,0 +1,45 @@
+"""Where do data files lie, and what happens when one cannot be read? A clear error that names it and the remedy."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowcurve.data.dataset import Split
+from lowcurve.errors import UserError
+
+ENVIRONMENT = "LOWCURVE_DATA"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Files on disk that hold a data set, the layout they are in, and a function that reads (train, test)."""
+
+    layout: str
+    files: tuple[Path, ...]
+    read: Callable[[], tuple[Split, Split]]
+
+
+def data_directory(data_dir: Path | str | None = None) -> Path:
+    """Return the argument, else $LOWCURVE_DATA, else the cache: $XDG_CACHE_HOME/lowcurve/data or ~/.cache/lowcurve/data."""
+    chosen = data_dir or os.environ.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "lowcurve" / "data"
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever a parser raises on broken bytes into a UserError that names the file and the remedy.
+
+    Parsers of untrusted files (zlib, tar, pickle, Pillow, Arrow, SciPy) raise nearly every exception there is, so
+    this is the one place where a broad `except` is right.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {remedy}") from error
+    except Exception as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}: {error}); {remedy}") from error
