@@ -1,0 +1,46 @@
+# Each target makes .venv and installs what it needs; a second run installs nothing.
+PYTHON ?= python3
+BIN    := .venv/bin
+# Tests run on several workers: one thread each is faster than threads that fight over the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test lint bench docs clean
+
+demo: .venv/.core
+	$(BIN)/lowcurve demo
+
+test: .venv/.dev
+	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist worksteal
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.core
+	$(BIN)/python -m benchmarks
+
+docs: .venv/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .venv site
+
+.venv/.base: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	touch $@
+
+.venv/.core: .venv/.base pyproject.toml
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+.venv/.dev: .venv/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps torchattacks  # its pins exclude current packages
+	touch $@
+
+.venv/.docs: .venv/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@

@@ -1,0 +1,5 @@
+"""`python -m lowcurve`, for torchrun."""
+
+from lowcurve.cli import main
+
+main()

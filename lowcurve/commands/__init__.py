@@ -1,0 +1,7 @@
+"""The verbs of the command line, one file each. These files import typer and the standard library only."""
+
+from collections.abc import Callable
+
+import typer
+
+VERBS: dict[str, Callable[..., None] | typer.Typer] = {}

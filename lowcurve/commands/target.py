@@ -1,0 +1,64 @@
+"""What a verb is pointed at: a finished run's folder, or `package:factory`, a function that returns a model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowcurve.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lowcurve.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model in eval mode, the data to judge it on, its name, and its run folder where it has one."""
+
+    model: nn.Module
+    dataset: Dataset
+    name: str
+    folder: Path | None
+
+
+def resolve(target: str, data: str | None = None, data_dir: Path | None = None) -> Target:
+    """Load the model that `target` names; the data set is `data`, or the one that the run was trained on."""
+    from lowcurve.data import load_dataset
+
+    if Path(target).is_dir():
+        from lowcurve.training.runs import load, load_config
+
+        config = load_config(target)
+        name = data or config.data.name
+        model = load(target)
+        return Target(model, load_dataset(name, data_dir or config.data.dir), Path(target).name, Path(target))
+    model = load_factory(target)
+    if data is None:
+        raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
+    return Target(model.eval(), load_dataset(data, data_dir), target, None)
+
+
+def load_factory(target: str) -> nn.Module:
+    """Import `package.module:factory` (the working directory counts) and call it for a model."""
+    from torch import nn
+
+    package, colon, factory = target.partition(":")
+    if not colon:
+        raise UserError(
+            f"expected a run folder or package:factory, got {target!r}; no such folder. "
+            "A factory is a function without arguments that returns a model, for example mypackage.models:resnet"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        model = getattr(import_module(package), factory)()
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"cannot load {target!r}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{target!r} returned {type(model).__name__}, expected an nn.Module")
+    return model

@@ -1,0 +1,184 @@
+"""The linear map inside a Linear or convolution layer: what exactly does it do to an input of a given size?
+
+Power iteration, operator norms and their bounds need the map without its bias, and its exact transpose, for
+every stride, padding, dilation and number of groups.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lowcurve.errors import UserError
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSES = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """How a layer's weight acts on inputs of one size; the weight itself is an argument, so it may be anything.
+
+    `input_shape` and `output_shape` are those of one sample. For a Linear layer the convolution fields are empty.
+    `padding` holds (before, after) per spatial dimension.
+    """
+
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    dilation: tuple[int, ...] = ()
+    kernel: tuple[int, ...] = ()
+    groups: int = 1
+    circular: bool = False
+
+    @classmethod
+    def of(cls, module: nn.Module, input_size: tuple[int, ...] | int | None = None) -> Self:
+        """Describe `module` (Linear, Conv1d, Conv2d, Conv3d) on inputs of spatial size `input_size`.
+
+        >>> LinearMap.of(nn.Conv2d(3, 8, 3, stride=2, padding=1), (32, 32)).output_shape
+        (8, 16, 16)
+        """
+        if isinstance(module, nn.Linear):
+            return cls((module.in_features,), (module.out_features,))
+        if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            raise UserError(f"expected a Linear or Conv layer, got {type(module).__name__}")
+        dims = len(module.kernel_size)
+        size = (input_size,) * dims if isinstance(input_size, int) else tuple(input_size or ())
+        if len(size) != dims:
+            raise UserError(
+                f"{type(module).__name__} needs input_size, the {dims} spatial size(s) of its input, for example "
+                f"{(32,) * dims}; got {input_size}"
+            )
+        if module.padding_mode not in ("zeros", "circular"):
+            raise UserError(
+                f"{type(module).__name__} with padding_mode={module.padding_mode!r} is not supported; "
+                "use 'zeros' or 'circular'"
+            )
+        flat = module._reversed_padding_repeated_twice  # (last dim before, after, ..., first dim before, after)
+        padding = tuple((flat[2 * i], flat[2 * i + 1]) for i in reversed(range(dims)))
+        output = []
+        for n, k, s, d, (before, after) in zip(
+            size, module.kernel_size, module.stride, module.dilation, padding, strict=True
+        ):
+            free = n + before + after - d * (k - 1) - 1
+            if n < 1 or free < 0:
+                raise UserError(f"an input of size {size} is too small for {module}")
+            output.append(free // s + 1)
+        return cls(
+            (module.in_channels, *size),
+            (module.out_channels, *output),
+            tuple(module.stride),
+            padding,
+            tuple(module.dilation),
+            tuple(module.kernel_size),
+            module.groups,
+            module.padding_mode == "circular",
+        )
+
+    def apply(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Return W x for a batch x of shape (N, *input_shape)."""
+        if not self.stride:
+            return F.linear(x, weight)
+        native = self._native_padding()
+        if native is None:
+            flat = [p for pair in reversed(self.padding) for p in pair]
+            x = F.pad(x, flat, mode="circular" if self.circular else "constant")
+        return _CONVOLUTIONS[len(self.stride)](
+            x, weight, None, self.stride, native or 0, self.dilation, self.groups
+        )
+
+    def adjoint(self, weight: Tensor, y: Tensor) -> Tensor:
+        """Return Wᵀ y for a batch y of shape (N, *output_shape)."""
+        if not self.stride:
+            return y @ weight
+        size = self.input_shape[1:]
+        native = self._native_padding()
+        leftover = tuple(
+            (n + before + after - d * (k - 1) - 1) % s
+            for n, (before, after), d, k, s in zip(
+                size, self.padding, self.dilation, self.kernel, self.stride, strict=True
+            )
+        )
+        x = _TRANSPOSES[len(self.stride)](
+            y, weight, None, self.stride, native or 0, leftover, self.groups, self.dilation
+        )
+        if native is None:
+            for axis, (n, (before, after)) in enumerate(zip(size, self.padding, strict=True)):
+                x = _unpad(x, axis + 2, n, before, after, self.circular)
+        return x
+
+    def _native_padding(self) -> tuple[int, ...] | None:
+        """The padding argument of PyTorch's convolution where it can do the padding itself."""
+        if self.circular or any(before != after for before, after in self.padding):
+            return None
+        return tuple(before for before, _ in self.padding)
+
+
+def _unpad(x: Tensor, axis: int, n: int, before: int, after: int, circular: bool) -> Tensor:
+    """Apply the transpose of padding along one axis: crop, and for circular padding add the margins where they came from."""
+    left, middle, right = x.split([before, n, after], dim=axis)
+    if not circular:
+        return middle
+    zeros = [(n - before, axis), (n - after, axis)]
+    wrapped_left = torch.cat([middle.new_zeros(_resized(middle, *zeros[0])), left], dim=axis)
+    wrapped_right = torch.cat([right, middle.new_zeros(_resized(middle, *zeros[1]))], dim=axis)
+    return middle + wrapped_left + wrapped_right
+
+
+def _resized(x: Tensor, size: int, axis: int) -> tuple[int, ...]:
+    return tuple(size if i == axis else n for i, n in enumerate(x.shape))
+
+
+@dataclass(frozen=True)
+class SingularPair:
+    """The largest singular value found, its vectors, and the residual ‖WᵀW v − σ² v‖ / σ of the pair."""
+
+    sigma: float
+    left: Tensor
+    right: Tensor
+    residual: float
+    iterations: int
+
+
+@torch.no_grad()
+def largest_singular(
+    linear_map: LinearMap, weight: Tensor, start: Tensor, tolerance: float = 1e-6, max_iterations: int = 1000
+) -> SingularPair:
+    """Find σ₁(W) from below by restarted Lanczos on WᵀW with full reorthogonalisation.
+
+    Stops when the residual is below `tolerance` σ; the error of σ is then of second order in it. σ is ‖W v‖ for
+    a unit vector v, so it never exceeds the truth by more than rounding.
+    """
+    shape = start.shape
+    v = start.flatten() / start.norm()
+    size = min(20, v.numel())
+    iterations = 0
+    while True:
+        basis, images = [v], []
+        for _ in range(size):
+            image = linear_map.adjoint(weight, linear_map.apply(weight, basis[-1].view(shape))).flatten()
+            images.append(image)
+            iterations += 1
+            following = image
+            stack = torch.stack(basis)
+            for _ in range(2):  # twice is enough
+                following = following - (stack @ following) @ stack
+            norm = following.norm()
+            if len(basis) == size or norm <= 1e-6 * images[0].norm():
+                break
+            basis.append(following / norm)
+        stack, stacked = torch.stack(basis[: len(images)]), torch.stack(images)
+        gram = (stack @ stacked.T).double()
+        coefficients = torch.linalg.eigh((gram + gram.T) / 2).eigenvectors[:, -1].to(v.dtype)
+        v = coefficients @ stack
+        v = v / v.norm()
+        u = linear_map.apply(weight, v.view(shape))
+        sigma = float(u.norm())
+        if sigma == 0:
+            return SingularPair(0.0, u, v.view(shape), 0.0, iterations)
+        residual = float((linear_map.adjoint(weight, u).flatten() - sigma**2 * v).norm()) / sigma
+        if residual <= tolerance * sigma or iterations >= max_iterations:
+            return SingularPair(sigma, u / sigma, v.view(shape), residual, iterations)

@@ -1,0 +1,43 @@
+"""Modules with known constants that hold a network together: residual averaging and input normalization."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class AveragedResidual(nn.Module):
+    """The mean of two branches, (body(x) + shortcut(x)) / 2: at most 1-Lipschitz where both branches are.
+
+    >>> block = AveragedResidual(nn.Identity())
+    >>> block(torch.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = nn.Identity() if shortcut is None else shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Average the two branches."""
+        return (self.body(x) + self.shortcut(x)) / 2
+
+
+class Normalize(nn.Module):
+    """Map pixels to (x - mean) / std per channel (dimension 1): Lipschitz constant 1 / min std, no curvature."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.atleast_1d(torch.as_tensor(mean, dtype=torch.float32)))
+        self.register_buffer("std", torch.atleast_1d(torch.as_tensor(std, dtype=torch.float32)))
+        if not bool((self.std > 0).all()):
+            raise ValueError(f"std must be positive, got {self.std.tolist()}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each channel."""
+        shape = (-1, *(1,) * (x.dim() - 2))
+        return (x - self.mean.view(shape)) / self.std.view(shape)

@@ -1,0 +1,145 @@
+r"""Centered softplus: what activation has trainable curvature, and a value at 0 that stays at 0?
+
+.. math:: s_0(x; β) = \frac{1}{β} \log \frac{1 + e^{βx}}{2},  \qquad s_0' = σ(βx),  \qquad s_0'' = β σ (1 - σ) ≤ β / 4
+
+with σ the logistic function: x/2 for β → 0, ReLU for β → ∞ (Srinivas et al. 2022, §3.3).
+
+The autograd functions below save the *output* y alone, which the next layer keeps anyway: from it
+τ = 1 - e^{-βy} = tanh(βx/2), and so σ = (1 + τ) / 2. The derivative in ρ = log β is (log 2 - H(σ)) / β, where H is
+the entropy of a coin with bias σ.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class CenteredSoftplus(nn.Module):
+    r"""Elementwise :math:`s_0(x; β) = \frac{1}{β}\log\frac{1 + e^{βx}}{2}` with one learnable β > 0 per layer.
+
+    β is kept as its logarithm, `log_beta`. The layer has slope in (0, 1) and curvature at most β/4.
+
+    >>> layer = CenteredSoftplus(init_beta=1.0)
+    >>> layer(torch.tensor([0.0, -math.inf, 100.0])).tolist()  # 0, -log 2, 100 - log 2
+    [0.0, -0.6931471824645996, 99.30685424804688]
+    """
+
+    def __init__(self, init_beta: float = 5.0) -> None:
+        super().__init__()
+        if not init_beta > 0 or math.isinf(init_beta):
+            raise ValueError(f"init_beta must be a positive number, got {init_beta}")
+        self.log_beta = nn.Parameter(torch.tensor(math.log(init_beta)))
+
+    @property
+    def beta(self) -> Tensor:
+        """The sharpness β, a 0-dimensional tensor."""
+        return self.log_beta.exp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the activation elementwise, in the input's dtype."""
+        return centered_softplus(x, self.log_beta)
+
+    def extra_repr(self) -> str:
+        """Show β."""
+        return f"beta={float(self.log_beta.detach().exp()):.4g}"
+
+
+def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:
+    """Return s₀(x; β) with β = exp(`log_beta`), differentiable to any order in both.
+
+    Tracers and function transforms get plain operations, which they fuse and differentiate themselves.
+    """
+    if _is_transformed():
+        return _composite(x, log_beta.exp().to(x.dtype))
+    return _CenteredSoftplus.apply(x, log_beta)
+
+
+def _is_transformed() -> bool:
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.jit.is_tracing()
+    )
+
+
+def _composite(x: Tensor, beta: Tensor) -> Tensor:
+    """Return s₀ from plain operations: s₀(x) = x⁺ + log1p(expm1(-|βx|) / 2) / β, without cancellation.
+
+    `where` rather than `abs` and `relu`, so that autograd finds σ(0) = 1/2 and every further derivative at 0.
+    """
+    positive = x > 0
+    decay = torch.where(positive, -beta * x, beta * x)
+    return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / beta
+
+
+class _CenteredSoftplus(torch.autograd.Function):
+    """(x, ρ) ↦ y = s₀(x; e^ρ)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, log_beta: Tensor) -> Tensor:
+        y = _composite(_widen(x), _widen(log_beta.detach()).exp()).to(x.dtype)
+        ctx.save_for_backward(y, log_beta)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        y, log_beta = ctx.saved_tensors
+        return _Gradient.apply(grad, y, log_beta, ctx.needs_input_grad[1])
+
+
+class _Gradient(torch.autograd.Function):
+    """(g, y, ρ) ↦ (g σ, Σ g (log 2 - H(σ)) / β), the gradients in x and ρ, as a function of the output y."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
+        ctx.save_for_backward(grad, y, log_beta)
+        beta = _widen(log_beta).exp()
+        tau = _tau(_widen(y), beta)
+        in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
+        in_beta = (grad * _entropy_deficit(tau)).sum() / beta if with_beta else None
+        return in_x, None if in_beta is None else in_beta.to(log_beta.dtype)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        grad, y, log_beta = ctx.saved_tensors
+        beta = _widen(log_beta).exp()
+        wide = _widen(y)
+        tau = _tau(wide, beta)
+        sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau
+        in_grad = in_y = in_beta = torch.zeros((), dtype=wide.dtype, device=y.device)
+        if grad_x is not None:
+            in_grad = grad_x * sigma
+            in_y = grad_x * grad * (beta * rest)
+            in_beta = (in_y * wide).sum()
+        if grad_beta is not None:
+            deficit = _entropy_deficit(tau) / beta
+            odds = (beta * wide + torch.log(2 * sigma.clamp_min(torch.finfo(wide.dtype).tiny))) * rest  # t (1 - σ)
+            in_grad = in_grad + grad_beta * deficit
+            in_y = in_y + grad_beta * grad * odds
+            in_beta = in_beta + grad_beta * (grad * (wide * odds - deficit)).sum()
+        return in_grad.to(grad.dtype), in_y.to(y.dtype), in_beta.to(log_beta.dtype), None
+
+
+def _widen(x: Tensor) -> Tensor:
+    """Compute half precision in float32; leave float32 and float64 alone."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _tau(y: Tensor, beta: Tensor) -> Tensor:
+    """τ = 1 - e^{-βy} = tanh(βx / 2), which rounding must not carry below -1."""
+    return (-torch.expm1(-beta * y)).clamp_min(-1.0)
+
+
+def _entropy_deficit(tau: Tensor) -> Tensor:
+    """log 2 - H((1+τ)/2) = ½[(1+τ) log(1+τ) + (1-τ) log(1-τ)] = Σ_k τ^{2k} / (2k (2k-1)), by the series near 0."""
+    square = tau * tau
+    series = torch.zeros_like(tau)
+    for k in range(12, 0, -1):
+        series = (series + 1 / (2 * k * (2 * k - 1))) * square
+    exact = 0.5 * (torch.xlogy(1 + tau, 1 + tau) + torch.xlogy(1 - tau, 1 - tau))
+    return torch.where(square < 0.06, series, exact)

@@ -1,0 +1,66 @@
+"""Contexts in which a model is only looked at: mode, gradients, flags, buffers and global RNG come back as they were."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from lowcurve.layers.spectral import SpectralNorm
+
+
+@contextmanager
+def observing(model: nn.Module) -> Iterator[nn.Module]:
+    """Put `model` in eval mode with parameters that need no gradient; restore each module and flag on exit.
+
+    Eval mode changes no buffer of a well-behaved module; buffers are compared by version on exit and restored
+    where a forward changed them all the same, so that measuring a model never alters it.
+    """
+    modes = {module: module.training for module in model.modules()}
+    flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    buffers = {buffer: (buffer._version, buffer.detach().clone()) for buffer in model.buffers()}
+    model.eval()
+    for parameter in flags:
+        parameter.requires_grad_(False)
+    try:
+        yield model
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for parameter, flag in flags.items():
+            parameter.requires_grad_(flag)
+        with torch.no_grad():
+            for buffer, (version, value) in buffers.items():
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
+@contextmanager
+def frozen_buffers(model: nn.Module) -> Iterator[nn.Module]:
+    """Let train-mode forwards use batch statistics as usual, but update no running statistic and no singular vector."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    spectral = [m for m in model.modules() if isinstance(m, SpectralNorm) and m.training]
+    for norm in norms:
+        norm.track_running_stats = False
+    for parametrization in spectral:
+        parametrization.training = False
+    try:
+        yield model
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+        for parametrization in spectral:
+            parametrization.training = True
+
+
+def generator(seed: int, *keys: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator fixed by `seed` and further integers such as an epoch or a sample's index.
+
+    >>> a = torch.rand(2, generator=generator(0, 5)); b = torch.rand(2, generator=generator(0, 5))
+    >>> bool((a == b).all())
+    True
+    """
+    mixed = seed
+    for key in keys:
+        mixed = (mixed * 6364136223846793005 + key + 1442695040888963407) % 2**63
+    return torch.Generator(device=device).manual_seed(mixed)

@@ -1,0 +1,73 @@
+"""What the library's functions return: small frozen results that carry their own explanation.
+
+An `Estimate` comes from an iteration and lies below the truth (up to rounding); a `Bound` is proven and lies
+above it. They are different types so that a certificate cannot be built on an estimate by accident.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A lower estimate of a non-negative quantity, with the iteration's own measure of its error."""
+
+    value: float
+    residual: float
+    iterations: int
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A guaranteed upper bound, rounding included, and in one phrase the argument behind it."""
+
+    value: float
+    method: str
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Local geometry of a scalar function f at N points; every field is a tensor of length N.
+
+    `curvature` is C_f(x) = ‖∇²f(x)‖₂ / (‖∇f(x)‖₂ + ε). `hessian_norm` is a lower estimate and `residual` the
+    norm of the eigenpair's residual: some eigenvalue of the Hessian lies within it of ±`hessian_norm`.
+    """
+
+    gradient_norm: Tensor
+    hessian_norm: Tensor
+    curvature: Tensor
+    residual: Tensor
+    iterations: Tensor
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """Adversarial examples, which of them succeed on the unchanged model, and the accuracy that is left."""
+
+    adversarial: Tensor
+    success: Tensor
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Sound ℓ₂ radii at N points: no input within `radius` of x is classified differently from y.
+
+    `lipschitz_radius` is the margin over the Lipschitz bound alone, never above `radius`. A sample that is
+    misclassified to begin with has radius 0 and `correct` False.
+    """
+
+    radius: Tensor
+    lipschitz_radius: Tensor
+    margin: Tensor
+    correct: Tensor
+    method: str
+    details: dict[str, Any]
