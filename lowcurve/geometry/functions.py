@@ -1,0 +1,111 @@
+"""Which scalar function of a model is measured: loss, margin, one logit, or a function of the caller's."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
+
+# A scalar function of a batch of outputs: (outputs (N, C), labels (N,)) -> values (N,).
+ScalarFunction = Callable[[Tensor, Tensor], Tensor]
+Of = str | int | ScalarFunction
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """Return z_y − max_{c≠y} z_c, positive where the sample is classified as y."""
+    label = y.unsqueeze(1)
+    # The runner-up is held fixed, so that the margin is as smooth as the logits.
+    runner_up = logits.detach().scatter(1, label, -torch.inf).argmax(dim=1, keepdim=True)
+    return (logits.gather(1, label) - logits.gather(1, runner_up)).squeeze(1)
+
+
+FUNCTIONS: dict[str, ScalarFunction] = {"loss": cross_entropy_per_sample, "margin": margin}
+
+
+def scalar_function(of: Of) -> ScalarFunction:
+    """Return the function that `of` names: "loss", "margin", the index of a logit, or a callable as it is."""
+    if callable(of):
+        return of
+    if isinstance(of, int) and not isinstance(of, bool):
+        return lambda outputs, y: outputs[:, of]
+    if of in FUNCTIONS:
+        return FUNCTIONS[of]
+    raise unknown_name("function to measure", of, [*FUNCTIONS, "an int (a logit)", "a callable"])
+
+
+def local_model(of: Of) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    r"""Return (outputs, y) -> (q, s) such that s·q has the gradient and Hessian of f at the given point.
+
+    For the loss ℓ = softplus(m), with p = p_y the label's probability, ∇ℓ = (1 − p) ∇m and ∇²ℓ = (1 − p)
+    (p ∇m ∇mᵀ + ∇²m). So q = m + p (m − m₀)²/2 with p and m₀ = m held constant, and s = 1 − p: the
+    derivatives of q keep their size where the loss and its own derivatives underflow. Else q = f, s = 1.
+    """
+    function = scalar_function(of)
+    if of != "loss":
+        return lambda outputs, y: (values := function(outputs, y), torch.ones_like(values))
+
+    def local_loss(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        m = log_odds_against(outputs, y)
+        fixed = m.detach()
+        return m + torch.sigmoid(-fixed) * (m - fixed).square() / 2, torch.sigmoid(fixed)
+
+    return local_loss
+
+
+def evaluate(model: nn.Module, x: Tensor) -> Tensor:
+    """Return model(x) by attention kernels that can be differentiated twice; `x` itself is never written."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return model(x.clone())
+
+
+def checked_inputs(x: Tensor) -> Tensor:
+    """Return `x` if it can be differentiated with respect to, else say what to do."""
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(f"expected a batch of inputs, (N, ...), got {shape}; add a batch dimension: x[None]")
+    if not x.is_floating_point():
+        raise UserError(f"expected inputs of floats in [0, 1], got {x.dtype}; convert them: x.float() / 255")
+    if x.ndim == 4 and x.numel() and x.amin() >= 0 and x.amax() > 2 and bool((x == x.round()).all()):
+        raise UserError(
+            f"expected images in [0, 1], got whole numbers up to {x.max():g}; "
+            "divide them by the largest level: x / 255"
+        )
+    return x.detach()
+
+
+def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Tensor:
+    """Return labels on x's device, the model's own predictions where `y` is None; refuse what does not fit.
+
+    The model runs once on one sample (or on all, where it has to predict) to learn the number of classes.
+    """
+    try:
+        with torch.no_grad():
+            outputs = evaluate(model, x if y is None else x[:1])
+    except RuntimeError as error:
+        raise UserError(
+            f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}"
+        ) from error
+    if callable(of):
+        return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device)
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise UserError(
+            f"expected logits of shape (N, C), got {got}; pass of=a function of the outputs that returns (N,)"
+        )
+    classes = outputs.shape[1]
+    if isinstance(of, int) and not 0 <= of < classes:
+        raise UserError(f"expected a logit in 0..{classes - 1}, got of={of}")
+    if y is None:
+        return outputs.argmax(dim=1)
+    if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
+        raise UserError(
+            f"expected {len(x)} integer labels, shape ({len(x)},), got {tuple(y.shape)} of {y.dtype}"
+        )
+    if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
+        raise UserError(
+            f"expected labels in 0..{classes - 1}, got {int(y.min())}..{int(y.max())}; count classes from 0"
+        )
+    return y.to(x.device, torch.long)
