@@ -1,0 +1,89 @@
+"""How easily is a model refuted? Verified attacks in ℓ₂ and ℓ∞ balls, and robust accuracy over a data set.
+
+Inputs are in [0, 1]. A sample's random numbers come from the seed and its own content, so it is attacked in
+the same way whatever batch it is in; only the rounding of the model's own sums may differ with the batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lowcurve.attacks import losses, verify
+from lowcurve.attacks.apgd import apgd_targeted
+from lowcurve.attacks.pgd import fgsm, pgd
+from lowcurve.attacks.square import square
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.modes import observing
+from lowcurve.types import AttackResult
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An entry of `ATTACKS`: what runs, how many steps by default, and whether it looks at gradients."""
+
+    run: Callable[..., Tensor]
+    steps: int
+    white_box: bool
+    title: str
+
+
+ATTACKS: dict[str, Attack] = {
+    "pgd": Attack(pgd, 40, True, "PGD on the cross-entropy"),
+    "pgd-margin": Attack(partial(pgd, loss=losses.margin), 40, True, "PGD on the margin"),
+    "fgsm": Attack(fgsm, 1, True, "one gradient step"),
+    "apgd-t": Attack(apgd_targeted, 100, True, "Auto-PGD, targeted DLR loss, up to 9 targets"),
+    "square": Attack(square, 5000, False, "Square, random search"),
+}
+
+
+def attack(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    name: str,
+    *,
+    eps: float | Tensor,
+    norm: float = 2,
+    steps: int | None = None,
+    restarts: int = 1,
+    seed: int = 0,
+) -> AttackResult:
+    """Look for misclassified points within ε of each sample, ‖x' - x‖ ≤ ε and x' in [0, 1].
+
+    `name` is a key of `ATTACKS`; `eps` a number or one radius per sample; `norm` is 2 or `math.inf`; `steps`
+    the gradient steps (queries for "square") of one run, by default the attack's own. Samples that are
+    misclassified to begin with, or that the attack does not break, come back unchanged. `success` and
+    `accuracy` are computed anew from the returned examples. The model's mode, gradients and buffers and the
+    global RNG are left as they were.
+
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.eye(2))
+    >>> x, y = torch.tensor([[0.5, 0.3], [0.9, 0.1]]), torch.tensor([0, 0])  # at distances √2/10, 4√2/10
+    >>> attack(model, x, y, "pgd", eps=0.2).success
+    tensor([ True, False])
+    """
+    if name not in ATTACKS:
+        raise unknown_name("attack", name, ATTACKS)
+    if restarts < 1 or (steps is not None and steps < 1):
+        raise UserError(f"expected steps and restarts of at least 1, got {steps} and {restarts}")
+    verify.check_inputs(x, y)
+    norm, radii = verify.check_norm(norm), verify.radii_per_sample(eps, x)
+    steps = ATTACKS[name].steps if steps is None else steps
+    x = x.detach()
+    with observing(model), parametrize.cached():
+        with torch.no_grad():
+            logits = model(x)
+        verify.check_logits(logits, y)
+        correct = (logits.argmax(1) == y) & (radii > 0)
+        adversarial = x.clone()
+        if correct.any():
+            adversarial[correct] = ATTACKS[name].run(
+                model, x[correct], y[correct], radii[correct],
+                norm=norm, steps=steps, restarts=restarts, seed=seed,
+            )  # fmt: skip
+        success = verify.successes(model, adversarial, x, y, radii, norm)
+    return AttackResult(adversarial, success, 1 - success.double().mean().item())

@@ -1,0 +1,134 @@
+"""APGD-T: Auto-PGD on the targeted DLR loss (Croce and Hein 2020), for any number of classes from two on.
+
+One run per target class, the likeliest wrong class first. The step starts at 2ε and is halved at checkpoints
+where the loss rose in too few steps or found nothing better; the run then goes on from its best point.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from lowcurve.attacks import ball, streams
+from lowcurve.attacks.losses import ascent, others, targeted_dlr
+from lowcurve.attacks.trials import Hunt, sweep
+
+_TARGETS = 9  # as in AutoAttack
+_MOMENTUM = 0.75
+_RISES = 0.75  # share of the steps that must raise the loss for the step size to stay
+
+
+def apgd_targeted(
+    model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
+) -> Tensor:
+    """Run APGD towards each of the nine likeliest wrong classes, `restarts` times each, until broken."""
+    key = streams.keys(x, seed)
+    with torch.no_grad():
+        ranked = others(model(x), y).argsort(stable=True, dim=1, descending=True)[:, :-1]
+
+    def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
+        target = ranked[rows, trial // restarts]
+        start = ball.random_start(streams.fold(key[rows], trial), x[rows], eps[rows], norm)
+        return _apgd(model, _start(start, x[rows], y[rows], target, eps[rows]), norm, steps)
+
+    return sweep(x, min(_TARGETS, ranked.shape[1]) * restarts, run)
+
+
+@dataclass
+class _State:
+    """One run per row: where it is, where it was, the best it saw, and what the next checkpoint looks at."""
+
+    x: Tensor
+    y: Tensor
+    target: Tensor
+    eps: Tensor
+    step: Tensor
+    point: Tensor
+    previous: Tensor
+    gradient: Tensor
+    best_point: Tensor
+    best_gradient: Tensor
+    best: Tensor
+    last: Tensor
+    rises: Tensor  # steps since the last checkpoint that raised the loss
+    checked: Tensor  # the best loss at the last checkpoint
+    reduced: Tensor  # whether the last checkpoint halved the step
+
+    def select(self, mask: Tensor) -> "_State":
+        return _State(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+
+def _start(point: Tensor, x: Tensor, y: Tensor, target: Tensor, eps: Tensor) -> _State:
+    low = torch.full_like(eps, -torch.inf)
+    zero = torch.zeros_like(x)
+    return _State(
+        x, y, target, eps, step=2 * eps, point=point, previous=point, gradient=zero, best_point=point,
+        best_gradient=zero, best=low, last=-low, rises=torch.zeros_like(eps), checked=low,
+        reduced=torch.ones_like(y, dtype=torch.bool),
+    )  # fmt: skip
+
+
+def _apgd(model: nn.Module, state: _State, norm: float, steps: int) -> tuple[Tensor, Tensor]:
+    """Run APGD on all rows of `state` until broken; return which rows were, and where."""
+    hunt = Hunt(state.x)
+    checkpoints = _checkpoints(steps)
+    for iteration in range(steps + 1):
+        logits, value, state.gradient = ascent(model, state.point, targeted_dlr, state.y, state.target)
+        broken = logits.argmax(1) != state.y
+        if broken.any():
+            hunt.leave(broken, state.point)
+            hunt.keep(~broken)
+            state, value = state.select(~broken), value[~broken]
+        if iteration == steps or not len(value):
+            break
+        _remember(state, value)
+        if iteration in checkpoints:
+            _halve(state, checkpoints[iteration])
+        _advance(state, norm, momentum=_MOMENTUM if iteration else 1.0)
+    return hunt.found, hunt.points
+
+
+def _checkpoints(steps: int) -> dict[int, int]:
+    """Return the iterations at which the step size is looked at, each with the steps since the one before.
+
+    >>> _checkpoints(100)
+    {22: 22, 41: 19, 57: 16, 70: 13, 80: 10, 87: 7, 93: 6, 99: 6}
+    """
+    window, least, less = (max(int(share * steps), 1) for share in (0.22, 0.06, 0.03))
+    result, at = {}, window
+    while at <= steps:
+        result[at] = window
+        window = max(window - less, least)
+        at += window
+    return result
+
+
+def _remember(state: _State, value: Tensor) -> None:
+    """Count the rise, and keep the point and its gradient where the loss is the best so far."""
+    better = value > state.best
+    where = ball.column(better, state.x)
+    state.rises = state.rises + (value > state.last)
+    state.last = value
+    state.best = torch.where(better, value, state.best)
+    state.best_point = torch.where(where, state.point, state.best_point)
+    state.best_gradient = torch.where(where, state.gradient, state.best_gradient)
+
+
+def _halve(state: _State, window: int) -> None:
+    """Halve the step and go back to the best point where the loss oscillates or nothing better was found."""
+    stuck = ~state.reduced & (state.checked >= state.best)
+    halve = (state.rises <= _RISES * window) | stuck
+    where = ball.column(halve, state.x)
+    state.step = torch.where(halve, state.step / 2, state.step)
+    state.point = torch.where(where, state.best_point, state.point)
+    state.gradient = torch.where(where, state.best_gradient, state.gradient)
+    state.rises, state.checked, state.reduced = torch.zeros_like(state.rises), state.best, halve
+
+
+def _advance(state: _State, norm: float, momentum: float) -> None:
+    """Step along the gradient's direction, project, mix with the last move, project again."""
+    x, point, eps = state.x, state.point, state.eps
+    stride = ball.column(state.step, x)
+    ahead = ball.project(point + stride * ball.direction(state.gradient, norm), x, eps, norm)
+    mixed = point + momentum * (ahead - point) + (1 - momentum) * (point - state.previous)
+    state.previous, state.point = point, ball.project(mixed, x, eps, norm)

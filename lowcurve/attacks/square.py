@@ -1,0 +1,172 @@
+"""Square (Andriushchenko et al. 2020): random search by square patches; it needs no gradient, only logits.
+
+Inputs of any shape work: an input is seen as channels × height × width, a signal as channels × 1 × length and
+a flat vector as 1 × 1 × d. Where a square does not fit, the patch is a rectangle of the same area.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lowcurve.attacks import ball, streams
+from lowcurve.attacks.losses import margin
+from lowcurve.attacks.trials import Hunt, sweep
+
+_SHARE = 0.8  # share of the image that the first patches cover
+_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries after which that share is halved
+
+
+def square(
+    model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
+) -> Tensor:
+    """Try `steps` random patches per sample, `restarts` times, and keep those that shrink the margin."""
+    key = streams.keys(x, seed)
+    images = x.view(-1, *_image_shape(x.shape[1:]))
+
+    def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
+        search = streams.fold(key[rows], trial)
+        found, points = _search(model, images[rows], y[rows], eps[rows], search, norm, steps, x.shape[1:])
+        return found, points.view(-1, *x.shape[1:])
+
+    with torch.no_grad():
+        return sweep(x, restarts, run)
+
+
+def _search(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: Tensor,
+    key: Tensor,
+    norm: float,
+    steps: int,
+    shape: torch.Size,
+) -> tuple[Tensor, Tensor]:
+    hunt = Hunt(x)
+    start, propose = (_stripes, _shift) if norm == math.inf else (_tiles, _move)
+    point, best, candidate = x, torch.full_like(eps, -torch.inf), start(x, eps, key)
+    for step in range(steps + 1):
+        logits = model(candidate.view(-1, *shape))
+        value, broken = margin(logits, y), logits.argmax(1) != y
+        better = value > best
+        point = torch.where(ball.column(better, x), candidate, point)
+        best = torch.where(better, value, best)
+        if broken.any():
+            hunt.leave(broken, candidate)
+            x, y, eps, key, point, best = hunt.keep(~broken, x, y, eps, key, point, best)
+        if step == steps or not len(x):
+            break
+        candidate = propose(point, x, eps, streams.fold(key, step), _patch(x.shape, step, norm))
+    return hunt.found, hunt.points
+
+
+def _image_shape(shape: torch.Size) -> tuple[int, int, int]:
+    """Read the shape of one sample as (channels, height, width).
+
+    >>> _image_shape(torch.Size([7])), _image_shape(torch.Size([2, 9])), _image_shape(torch.Size([3, 4, 5]))
+    ((1, 1, 7), (2, 1, 9), (3, 4, 5))
+    """
+    channels = shape[0] if len(shape) > 1 else 1
+    return channels, math.prod(shape[1:-1]), shape[-1]
+
+
+def _patch(shape: torch.Size, step: int, norm: float) -> tuple[int, int]:
+    """Return the height and width of the patch at `step`: √(share · area), odd and at least 3 for ℓ₂.
+
+    >>> _patch(torch.Size([1, 3, 32, 32]), 0, math.inf), _patch(torch.Size([1, 1, 1, 64]), 0, math.inf)
+    ((29, 29), (1, 51))
+    """
+    height, width = shape[-2:]
+    area = _SHARE * 0.5 ** sum(step > limit for limit in _HALVINGS) * height * width
+    side = max(round(math.sqrt(area)), 1)
+    if norm == 2:
+        side = max(side, 3) + (max(side, 3) + 1) % 2
+    if side > height:
+        return height, max(min(round(area / height), width), min(side, width))
+    if side > width:
+        return max(min(round(area / width), height), min(side, height)), width
+    return side, side
+
+
+def _window(draws: Tensor, image: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Place a patch at random: its mask (N, 1, height, width), and each pixel's row and column within it."""
+    height, width = image.shape[-2:]
+    top = (draws[:, 0] * (height - size[0] + 1)).long()
+    left = (draws[:, 1] * (width - size[1] + 1)).long()
+    row = torch.arange(height, device=image.device)[:, None] - top[:, None, None]
+    column = torch.arange(width, device=image.device) - left[:, None, None]
+    mask = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])
+    return mask[:, None], row.clamp(0, size[0] - 1), column.clamp(0, size[1] - 1)
+
+
+def _stripes(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
+    """Start for ℓ∞: vertical stripes of ±ε, one sign per channel and column."""
+    count, channels, _, width = x.shape
+    sign = streams.signs(key, channels * width).to(x.dtype).view(count, channels, 1, width)
+    return ball.project(x + ball.column(eps, x) * sign, x, eps, math.inf)
+
+
+def _shift(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
+    """Propose for ℓ∞: move one patch by ±2ε, one sign per channel, and clip to the ball."""
+    mask, _, _ = _window(streams.uniform(key, 2), x, size)
+    sign = streams.signs(streams.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    return ball.project(point + 2 * ball.column(eps, x) * sign * mask, x, eps, math.inf)
+
+
+def _bump(height: int, width: int) -> Tensor:
+    """Return a pyramid around the middle: at Chebyshev distance r from it, Σ_{k≥r} 1/(k+1)²."""
+    row = (torch.arange(height) - height // 2).abs()
+    column = (torch.arange(width) - width // 2).abs()
+    terms = 1 / torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64) ** 2
+    tails = terms.flip(0).cumsum(0).flip(0)
+    return tails[torch.maximum(row[:, None], column)]
+
+
+def _dipoles(size: tuple[int, int], x: Tensor) -> Tensor:
+    """Return two patterns of unit norm, (2, height, width): a bump above its negative, and one beside it."""
+    height, width = size
+    patterns = []
+    for axis in (0, 1):
+        if (height, width)[axis] < 2:
+            axis = 1 - axis
+        first, second = (height // 2, width) if axis == 0 else (height, width // 2), None
+        second = (height - first[0], width) if axis == 0 else (height, width - first[1])
+        halves = [half for half in (first, second) if min(half) > 0]
+        bumps = [(_bump(*half) / torch.linalg.vector_norm(_bump(*half))) for half in halves]
+        pattern = torch.cat([bumps[0], *(-bump for bump in bumps[1:])], dim=axis)
+        patterns.append(pattern / torch.linalg.vector_norm(pattern))
+    return torch.stack(patterns).to(x)
+
+
+def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
+    """Start for ℓ₂: the image tiled with dipoles, one sign per channel and tile, scaled to the radius."""
+    count, channels, height, width = x.shape
+    tile = max(min(height, width) // 5, 1)
+    size = (min(tile, height), tile if height > 1 else max(width // 25, 1))
+    rows, columns = -(-height // size[0]), -(-width // size[1])
+    sign = streams.signs(key, channels * rows * columns).to(x.dtype).view(count, channels, rows, columns)
+    sign = sign.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :height, :width]
+    pattern = _dipoles(size, x)[0].repeat(rows, columns)[:height, :width]
+    delta = ball.direction(sign * pattern, 2)
+    return (x + ball.column(eps, x) * delta).clamp(0, 1)
+
+
+def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
+    """Propose for ℓ₂: empty one patch; its mass, and what the ball has left, join another as a dipole."""
+    draws = streams.uniform(key, 5)
+    delta = point - x
+    target, row, column = _window(draws[:, :2], x, size)
+    source, _, _ = _window(draws[:, 2:4], x, size)
+    pattern = _dipoles(size, x)[(draws[:, 4] < 0.5).long()[:, None, None], row, column][:, None]
+    sign = streams.signs(streams.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    fresh = (sign * pattern + _unit(delta * target)) * target
+    spare = (eps**2 - (delta**2).flatten(1).sum(1)).clamp_min(0)[:, None, None, None] / x.shape[1]
+    mass = (spare + (delta * (target | source)).square().sum((2, 3), keepdim=True)).sqrt()
+    moved = torch.where(target, _unit(fresh) * mass, delta * ~source)
+    return (x + ball.column(eps, x) * ball.direction(moved, 2)).clamp(0, 1)
+
+
+def _unit(delta: Tensor) -> Tensor:
+    """Scale each channel to unit norm; zero stays zero."""
+    return delta / (delta.square().sum((2, 3), keepdim=True).sqrt() + 1e-12)

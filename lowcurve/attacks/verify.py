@@ -1,0 +1,72 @@
+"""Is it an attack at all? Arguments are checked before, every example on the unchanged model afterwards."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lowcurve.attacks import ball
+from lowcurve.errors import UserError
+
+TOLERANCE = 1e-5
+
+
+def check_inputs(x: Tensor, y: Tensor) -> None:
+    """Refuse samples outside [0, 1] or neither float32 nor float64, and labels that do not fit."""
+    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not len(x):
+        raise UserError(
+            f"expected a batch of float32 or float64 samples, got {x.dtype} of shape {tuple(x.shape)}; "
+            "divide 8-bit images by 255, and add a batch dimension to a single sample"
+        )
+    if not (bool((x >= 0).all()) and bool((x <= 1).all())):
+        raise UserError(
+            f"expected inputs in [0, 1], got {x.min():g} to {x.max():g}; radii are in these units: "
+            "make input normalization the model's first layer (lowcurve.Normalize)"
+        )
+    if y.shape != (len(x),) or y.dtype != torch.int64:
+        raise UserError(
+            f"expected one int64 label per sample, ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}"
+        )
+
+
+def check_logits(logits: Tensor, y: Tensor) -> None:
+    """Refuse outputs that are not two or more finite logits per sample, and labels beyond them."""
+    if logits.dim() != 2 or len(logits) != len(y) or logits.shape[1] < 2:
+        raise UserError(
+            f"expected logits of shape ({len(y)}, two or more classes), got {tuple(logits.shape)}"
+        )
+    if not bool(logits.isfinite().all()):
+        raise UserError("expected finite logits, got NaN or infinity; check the model's weights")
+    if int(y.min()) < 0 or int(y.max()) >= logits.shape[1]:
+        raise UserError(
+            f"expected labels from 0 to {logits.shape[1] - 1}, got {int(y.min())} to {int(y.max())}"
+        )
+
+
+def check_norm(norm: float) -> float:
+    """Return 2.0 or infinity, the norms that attacks know."""
+    if norm not in (2, math.inf):
+        raise UserError(f"expected norm 2 or math.inf, got {norm!r}")
+    return float(norm)
+
+
+def radii_per_sample(eps: float | Tensor, x: Tensor) -> Tensor:
+    """Return one radius per sample in the type and on the device of `x`."""
+    radii = torch.as_tensor(eps, dtype=x.dtype, device=x.device)
+    if radii.dim() > 1 or (radii.dim() == 1 and len(radii) != len(x)):
+        raise UserError(f"expected one eps or {len(x)} of them, got shape {tuple(radii.shape)}")
+    if not bool((radii >= 0).all() & radii.isfinite().all()):
+        raise UserError(f"expected eps ≥ 0, got {eps}")
+    return radii.expand(len(x)).clone()
+
+
+def successes(
+    model: nn.Module, adversarial: Tensor, x: Tensor, y: Tensor, eps: Tensor, norm: float
+) -> Tensor:
+    """Say which examples are in the ball (to 1e-5), in [0, 1] and misclassified, all of it computed anew."""
+    far = ball.distance(adversarial.double(), x.double(), norm) > eps + TOLERANCE
+    flat = adversarial.flatten(1)
+    outside = (flat < 0).any(1) | (flat > 1).any(1)
+    with torch.no_grad():
+        predicted = model(adversarial).argmax(1)
+    return (predicted != y) & ~far & ~outside
