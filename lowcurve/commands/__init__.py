@@ -4,4 +4,8 @@ from collections.abc import Callable
 
 import typer
 
-VERBS: dict[str, Callable[..., None] | typer.Typer] = {}
+from lowcurve.commands import data
+
+VERBS: dict[str, Callable[..., None] | typer.Typer] = {
+    "data": data.app,
+}

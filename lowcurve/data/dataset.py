@@ -1,4 +1,4 @@
-"""What is a data set here? Two splits of labelled samples with values in [0, 1], and the names that belong to them."""
+"""What is a data set here? Two splits of labelled samples with values in [0, 1], and their names."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from lowcurve.modes import generator
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples and labels: `images` is uint8 (0 to 255) or float32 in [0, 1], NCHW or (N, d); `labels` is int64.
+    """Samples: `images` is uint8 (0 to 255) or float32 in [0, 1], NCHW or (N, d); `labels` is int64, (N,).
 
     Images keep the bytes of their source; :meth:`batch` converts, so a set needs a quarter of the memory.
 
@@ -44,7 +44,7 @@ class Split:
         return to_unit(self.images[indices]), self.labels[indices]
 
     def subset(self, count: int | None, seed: int = 0) -> "Split":
-        """Return `count` samples drawn by `seed`, each class with its share; None or too large a count keeps all."""
+        """Return `count` samples drawn by `seed`, each class with its share; None or too many keeps all."""
         if count is None or count >= len(self):
             return self
         if count < 1:
@@ -57,7 +57,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A train and a test split; `augmentation` names what is customary in training (see `lowcurve.data.augment`)."""
+    """A train and a test split; `augmentation` is what is customary in training (`lowcurve.data.augment`)."""
 
     name: str
     title: str
@@ -72,12 +72,12 @@ class Dataset:
             if low < 0 or high >= self.num_classes:
                 raise UserError(
                     f"labels of {self.title} run from 0 to {self.num_classes - 1}, "
-                    f"got {low} to {high} in the {kind} split; check the files of {self.name}"
+                    f"got {low} to {high} in the {kind} split"
                 )
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
             raise UserError(
-                f"train and test samples of {self.title} have one shape, got {tuple(self.train.images.shape[1:])} "
-                f"and {tuple(self.test.images.shape[1:])}; check the files of {self.name}"
+                f"train and test samples of {self.title} have one shape, got {self.input_size} and "
+                f"{tuple(self.test.images.shape[1:])}"
             )
 
     @property

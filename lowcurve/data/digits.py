@@ -1,4 +1,4 @@
-"""The embedded default: 1,797 handwritten digits of 8×8 pixels that ship with scikit-learn (UCI, Alpaydin & Kaynak)."""
+"""The embedded default: 1,797 handwritten digits of 8×8 pixels (UCI) that ship with scikit-learn."""
 
 import torch
 
@@ -6,7 +6,7 @@ from lowcurve.data.dataset import Split, hold_out
 
 
 def read() -> tuple[Split, Split]:
-    """Return 1,438 train and 359 test images of shape (1, 8, 8); the source has 17 gray levels, divided by 16 here."""
+    """Return 1,438 train and 359 test images of shape (1, 8, 8); the source has gray levels 0 to 16."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

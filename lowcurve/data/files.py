@@ -1,4 +1,4 @@
-"""Where do data files lie, and what happens when one cannot be read? A clear error that names it and the remedy."""
+"""Where do data files lie, and what if one cannot be read? An error that names it and the remedy."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ class Found:
 
 
 def data_directory(data_dir: Path | str | None = None) -> Path:
-    """Return the argument, else $LOWCURVE_DATA, else the cache: $XDG_CACHE_HOME/lowcurve/data or ~/.cache/lowcurve/data."""
+    """Return the argument, else $LOWCURVE_DATA, else lowcurve/data in $XDG_CACHE_HOME or ~/.cache."""
     chosen = data_dir or os.environ.get(ENVIRONMENT)
     if chosen:
         return Path(chosen).expanduser()
@@ -34,7 +34,7 @@ def data_directory(data_dir: Path | str | None = None) -> Path:
 def reading(path: Path, remedy: str) -> Iterator[None]:
     """Turn whatever a parser raises on broken bytes into a UserError that names the file and the remedy.
 
-    Parsers of untrusted files (zlib, tar, pickle, Pillow, Arrow, SciPy) raise nearly every exception there is, so
+    Parsers of untrusted files (zlib, tar, pickle, Pillow, Arrow, SciPy) raise nearly every exception:
     this is the one place where a broad `except` is right.
     """
     try:

@@ -1,4 +1,4 @@
-"""In what order does training see the samples? One permutation per epoch, fixed by (seed, epoch), cut across ranks."""
+"""In what order does training see the samples? One permutation per (seed, epoch), cut across ranks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Batches:
         draws = torch.randint(2**31, (len(self.augmentation), count), generator=rng)
         for shard in self._shards():
             indices = order[shard]
-            images = self.split.images[indices].to(self.device, non_blocking=True)
+            images = self.split.images.index_select(0, indices).to(self.device, non_blocking=True)
             for name, draw in zip(self.augmentation, draws, strict=True):
                 images = AUGMENTATIONS[name](images, draw[shard].to(self.device))
             yield to_unit(images), self.split.labels[indices].to(self.device, non_blocking=True)
@@ -74,8 +74,8 @@ def batches(
     `batch_size` is global: each of the `world` ranks yields its share of the same batch, with the same
     augmentation, so the union over ranks does not depend on `world`. Everything is fixed by (seed, epoch).
 
-    With `shuffle` (training) all ranks get equal shares; at most world − 1 samples of the last batch, and a last
-    batch of one sample per rank, are left out. Without it (evaluation) each sample comes exactly once.
+    With `shuffle` (training) all ranks get equal shares: at most world − 1 samples of the last batch, and a
+    last batch of one sample per rank, are left out. Without it (evaluation) each sample comes exactly once.
     """
     for name in augmentation:
         if name not in AUGMENTATIONS:
@@ -87,8 +87,8 @@ def batches(
         )
     if batch_size < 1 or not 0 <= rank < world or (shuffle and min(batch_size, len(split)) < world):
         raise UserError(
-            f"each of {world} ranks needs at least one sample per batch, got rank {rank}, batch size {batch_size} "
-            f"and {len(split)} samples; use larger batches or fewer processes"
+            f"each of {world} ranks needs at least one sample per batch, got rank {rank}, batch size "
+            f"{batch_size} and {len(split)} samples; use larger batches or fewer processes"
         )
     return Batches(
         split, batch_size, seed, epoch, tuple(augmentation), shuffle, rank, world, torch.device(device)

@@ -9,7 +9,7 @@ NOISE = 0.1
 
 
 def read() -> tuple[Split, Split]:
-    """Return 1,000 train and 1,000 test points of shape (2,), shrunk by 4 about the center so that they fit [0, 1]²."""
+    """Return 1,000 train and 1,000 test points of shape (2,), scaled about the center to fit [0, 1]²."""
     return _draw(seed=0), _draw(seed=1)
 
 

@@ -1,17 +1,19 @@
-"""How are parquet files of encoded images read? The layout of the Hugging Face hub, one or more files per split.
+"""How are parquet files of encoded images read? The layout of the Hugging Face hub, files per split.
 
-An image column holds struct{bytes, path}, a label column holds integers; class names are in the schema's metadata
-under the key `huggingface`.
+An image column holds struct{bytes, path}, a label column holds integers; class names may be in the schema's
+metadata under the key `huggingface`.
 """
 
-import io
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from lowcurve.data.dataset import Split
+from lowcurve.data import images
+from lowcurve.data.dataset import Dataset, Split, hold_out
 from lowcurve.data.files import Found, reading
 from lowcurve.errors import UserError
 
@@ -23,9 +25,30 @@ REMEDY = "write it again with an image column struct{bytes, path} and an integer
 def find(folder: Path) -> Found | None:
     """Find `train*.parquet` and `test*.parquet` in a folder."""
     train, test = (tuple(sorted(folder.glob(f"{split}*.parquet"))) for split in ("train", "test"))
-    if not (train and test):
-        return None
-    return Found("parquet", train + test, lambda: (read_split(train), read_split(test)))
+    return Found("parquet", train + test, partial(_read, train, test)) if train and test else None
+
+
+def load(path: str) -> Dataset:
+    """Load `parquet:PATH`: a folder with train and test files, or one file of which a fifth is held out."""
+    root = Path(path).expanduser()
+    found = find(root)
+    if found:
+        train, test = found.read()
+    elif root.is_file():
+        split = read_split((root,))
+        train, test = hold_out(split.images, split.labels)
+    else:
+        raise UserError(
+            f"{root}: expected a parquet file or a folder with train.parquet and test.parquet, got neither"
+        )
+    highest = int(max(train.labels.max(), test.labels.max()))
+    names = class_names(found.files[0] if found else root) or tuple(map(str, range(highest + 1)))
+    with reading(root, "number the labels as the class names in its metadata, from 0"):
+        return Dataset(f"parquet:{path}", root.resolve().stem, train, test, names)
+
+
+def _read(train: tuple[Path, ...], test: tuple[Path, ...]) -> tuple[Split, Split]:
+    return read_split(train), read_split(test)
 
 
 def read_split(files: tuple[Path, ...]) -> Split:
@@ -43,49 +66,33 @@ def class_names(file: Path) -> tuple[str, ...] | None:
         schema = pq.read_schema(file)
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
-        names = features.get(_column(schema.names, LABEL_COLUMNS), {}).get("names")
+        names = features.get(_column(schema, LABEL_COLUMNS), {}).get("names")
         return tuple(str(name) for name in names) if names else None
 
 
 def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with reading(file, REMEDY):
-        names = pq.read_schema(file).names
-        image, label = _column(names, IMAGE_COLUMNS), _column(names, LABEL_COLUMNS)
+        schema = pq.read_schema(file)
+        image, label = _column(schema, IMAGE_COLUMNS), _column(schema, LABEL_COLUMNS)
         table = pq.read_table(file, columns=[image, label])
-        if not table.num_rows:
-            raise UserError("expected at least one row, got none")
-        encoded = table[image].combine_chunks().field("bytes").to_pylist()
-        labels = table[label].to_numpy()
-        if labels.dtype.kind not in "iu":
+        if not pa.types.is_struct(table[image].type) or not pa.types.is_integer(table[label].type):
             raise UserError(
-                f"expected integers in column {label!r}, got {table[label].type} or missing values"
+                f"expected struct and integer columns, got {table[image].type} and {table[label].type}"
             )
-        return decode_images(encoded), torch.from_numpy(labels.astype(np.int64))
-
-
-def decode_images(encoded: list[bytes]) -> torch.Tensor:
-    """Decode PNG, JPEG, ... bytes of equally sized images to one uint8 tensor (N, C, H, W), gray (C = 1) or RGB."""
-    from PIL import Image
-
-    first = Image.open(io.BytesIO(encoded[0]))
-    mode = "L" if first.mode in ("1", "L") else "RGB"
-    shape = (first.height, first.width, *((3,) if mode == "RGB" else ()))
-    images = np.empty((len(encoded), *shape), dtype=np.uint8)
-    for index, data in enumerate(encoded):
-        image = Image.open(io.BytesIO(data))
-        if image.size != first.size:
+        encoded = table[image].combine_chunks().field("bytes")
+        if not table.num_rows or encoded.null_count or table[label].null_count:
             raise UserError(
-                f"expected images of {first.size} pixels as in row 0, got {image.size} in row {index}"
+                f"expected rows without gaps, got {table.num_rows} rows with missing values or none"
             )
-        images[index] = image if image.mode == mode else image.convert(mode)
-    pixels = torch.from_numpy(images)
-    return pixels.unsqueeze(1) if mode == "L" else pixels.permute(0, 3, 1, 2).contiguous()
+        labels = torch.from_numpy(table[label].to_numpy().astype(np.int64))
+        return images.decode(encoded.to_pylist()), labels
 
 
-def _column(names: list[str], known: tuple[str, ...]) -> str:
+def _column(schema: Any, known: tuple[str, ...]) -> str:
     for name in known:
-        if name in names:
+        if name in schema.names:
             return name
-    raise UserError(f"expected a column {' or '.join(known)}, got {', '.join(names)}")
+    raise UserError(f"expected a column {' or '.join(known)}, got {', '.join(schema.names)}")

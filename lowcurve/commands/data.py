@@ -1,0 +1,76 @@
+"""The verb `data`: list the data sets, check their files, fetch the official ones."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]")
+]
+
+
+@app.command("list")
+def list_datasets(data_dir: DataDir = None) -> None:
+    """Show every data set that has a name, and whether its files are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lowcurve.data import DATASETS, PATHS, data_directory, find
+
+    table = Table("name", "title", "sample", "classes", "train / test", "here", box=None, header_style="bold")
+    for name, source in DATASETS.items():
+        found = None if source.read else find(name, data_dir)
+        where = "embedded" if source.read else found.layout if found else f"no; lowcurve data fetch {name}"
+        shape = " × ".join(map(str, source.input_size))
+        sizes = " / ".join(f"{size:,}" for size in source.size)
+        table.add_row(name, source.title, shape, str(len(source.class_names)), sizes, where)
+    for kind in PATHS:
+        table.add_row(f"{kind}:PATH", "your own images", "any", "any", "any", "see docs/data.md")
+    console = Console()
+    console.print(table)
+    console.print(f"\nData directory: {data_directory(data_dir)}", soft_wrap=True)
+
+
+@app.command()
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Data sets; all that are here by default.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Read data sets completely: checksums of official files, shapes, labels, samples per class."""
+    from rich.console import Console
+
+    from lowcurve.data import DATASETS, find
+    from lowcurve.data.check import check_dataset
+    from lowcurve.errors import UserError
+
+    console, broken = Console(), 0
+    for name in names or [name for name, source in DATASETS.items() if source.read or find(name, data_dir)]:
+        try:
+            console.print(
+                f"[green]ok[/]      {name}: {check_dataset(name, data_dir)}", soft_wrap=True, highlight=False
+            )
+        except UserError as error:
+            broken += 1
+            console.print(f"[red]broken[/]  {name}: {error}", soft_wrap=True, highlight=False)
+    if broken:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, svhn or fashion-mnist.")],
+    data_dir: DataDir = None,
+    mirror: Annotated[str | None, typer.Option(help="Address of a folder with the same files.")] = None,
+) -> None:
+    """Download official files: resumed where they broke off, checked against the published checksums."""
+    from rich.console import Console
+
+    from lowcurve.data.fetch import fetch as fetch_dataset
+
+    for path in fetch_dataset(name, data_dir, mirror):
+        Console().print(f"[green]ok[/]  {path}", soft_wrap=True, highlight=False)
