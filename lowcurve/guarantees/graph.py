@@ -1,0 +1,318 @@
+"""Which steps does a model consist of? Traces it by torch.fx and looks every operation up in a table.
+
+Nothing is guessed: an operation without known constants is refused by name, with what to do instead.
+"""
+
+import copy
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+from lowcurve.errors import UserError
+from lowcurve.guarantees.calculus import IDENTITY, Block
+from lowcurve.guarantees.operator_norm import SLACK, effective_weight
+from lowcurve.guarantees.steps import (
+    Activation,
+    Add,
+    AveragePool,
+    Ball,
+    Channelwise,
+    Concatenate,
+    Linear,
+    MaxPool,
+    Reach,
+    Reshape,
+    Step,
+)
+from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.constants import ACTIVATIONS
+from lowcurve.layers.linear_map import LinearMap
+from lowcurve.layers.residual import Normalize
+from lowcurve.modes import observing
+
+Shape = tuple[int, ...]
+_CHANNELWISE = (nn.BatchNorm1d, nn.BatchNorm2d, LipschitzBatchNorm1d, LipschitzBatchNorm2d, Normalize)
+_NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten)
+_SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+_QUOTIENTS = (operator.truediv, operator.itruediv, torch.div, "div", "div_")
+_CONCATENATIONS = (torch.cat, torch.concat)
+_RELUS = (F.relu, torch.relu, torch.relu_, "relu", "relu_")
+_RESHAPES = (
+    torch.flatten,
+    torch.reshape,
+    torch.squeeze,
+    "flatten",
+    "view",
+    "reshape",
+    "squeeze",
+    "contiguous",
+)
+_SAME = (F.dropout, "clone")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A step with its name in the model and the positions of its inputs; position 0 is the network's input."""
+
+    name: str
+    step: Step
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model as a list of steps in the order of evaluation: the very function that bounds and certificates speak of."""
+
+    nodes: tuple[Node, ...]
+    input_size: Shape
+    num_outputs: int
+
+    def values(self, x: Tensor) -> list[Tensor]:
+        """Return the input and the output of each step, in float64; the last is the logits."""
+        values = [x.double()]
+        for node in self.nodes:
+            values.append(node.step.evaluate(*(values[i] for i in node.inputs)))
+        return values
+
+    def blocks(self) -> list[Block]:
+        """Return the constants of the maps from the input to each position, the input itself first."""
+        blocks = [IDENTITY]
+        for node in self.nodes:
+            blocks.append(node.step.block(node.name, *(blocks[i] for i in node.inputs)))
+        return blocks
+
+    def reaches(self, values: list[Tensor] | None = None, ball: Ball | None = None) -> list[Reach]:
+        """Return how far each position can move: everywhere, or in a ball around the inputs whose `values` are given."""
+        one = torch.ones(1 if ball is None else len(ball.radius), dtype=torch.float64)
+        reaches = [Reach(one, one.view(-1, *(1 for _ in self.input_size)).expand(-1, *self.input_size))]
+        for node in self.nodes:
+            before = tuple(reaches[i] for i in node.inputs)
+            centers = () if values is None else tuple(values[i] for i in node.inputs)
+            reaches.append(node.step.reach(before, centers, ball))
+        return reaches
+
+    def head(self) -> tuple[Tensor, int]:
+        """Split off the last linear layer: its matrix (classes, features) and the position of the features.
+
+        Margins are differences of rows of this matrix, whose norms are known exactly. A model that does not end
+        in a Linear layer has the identity for a head.
+        """
+        last = self.nodes[-1]
+        if isinstance(last.step, Linear) and not last.step.map.stride:
+            return last.step.weight * SLACK, last.inputs[0]
+        return torch.eye(self.num_outputs, dtype=torch.float64), len(self.nodes)
+
+
+class _Tracer(fx.Tracer):
+    """Look into modules of the user, but not into layers that the table knows or that PyTorch defines."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Stop at layers."""
+        known = type(m) in ACTIVATIONS or type(m) in _CHANNELWISE
+        return known or super().is_leaf_module(m, module_qualified_name)
+
+
+def network(model: nn.Module, input_size: Shape) -> Network:
+    """Trace `model` in eval mode on samples of shape `input_size` and return its steps; weights are copied."""
+    with observing(model):
+        graph, modules = _traced(model, input_size), dict(model.named_modules())
+        nodes: list[Node] = []
+        position: dict[fx.Node, int] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                position[node] = 0
+            elif node.op == "output":
+                return _finished(node, nodes, position, input_size)
+            elif "tensor_meta" in node.meta and node.op != "get_attr":
+                _append(node, modules, nodes, position)
+    raise UserError("expected a model with an output, got a graph without one")
+
+
+def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
+    """Trace the model and note the shape of every tensor."""
+    try:
+        graph = _Tracer().trace(model)
+        example = next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
+        module = fx.GraphModule(model, graph)
+        with torch.no_grad():
+            ShapeProp(module).propagate(example)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"expected a model that torch.fx can trace on inputs of shape {tuple(input_size)}, "
+            f"got {type(model).__name__}: {error}. Check the shape; a forward whose control flow depends on the "
+            "data cannot be bounded"
+        ) from error
+    return graph
+
+
+def _finished(output: fx.Node, nodes: list[Node], position: dict[fx.Node, int], input_size: Shape) -> Network:
+    result = output.args[0]
+    shape = result.meta["tensor_meta"].shape if isinstance(result, fx.Node) else ()
+    if not isinstance(result, fx.Node) or len(shape) != 2 or position[result] != len(nodes):
+        raise UserError(f"expected a model that returns logits of shape (N, classes), got {tuple(shape)}")
+    return Network(tuple(nodes), tuple(input_size), shape[1])
+
+
+def _append(
+    node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], position: dict[fx.Node, int]
+) -> None:
+    """Add the step of one fx node, or fold it into the layer before."""
+    inputs = [argument for argument in node.all_input_nodes if "tensor_meta" in argument.meta]
+    if inputs and _shape(node)[0] != 2:
+        raise _refused(node, modules, "mixes the samples of a batch", "keep dimension 0 for the batch")
+    places = tuple(position[argument] for argument in inputs)
+    step = _step(node, inputs, modules)
+    before = nodes[places[0] - 1] if len(places) == 1 and places[0] else None
+    sole = before is not None and len(inputs[0].users) == 1
+    if isinstance(step, Channelwise) and before is not None and sole and isinstance(before.step, Linear):
+        if step.scale.numel() == 1 or len(_shape(node)) == 1 + len(before.step.map.output_shape):
+            name = f"{before.name}+{_name(node)}"
+            nodes[places[0] - 1] = Node(name, _folded(before.step, step), before.inputs)
+            position[node] = places[0]
+            return
+    nodes.append(Node(_name(node), step, places))
+    position[node] = len(nodes)
+
+
+def _step(node: fx.Node, inputs: list[fx.Node], modules: dict[str, nn.Module]) -> Step:
+    if node.op == "call_module":
+        return _module_step(node, inputs[0], modules)
+    for kinds, rule in _FUNCTIONS:
+        if node.target in kinds:
+            step = rule(node, inputs)
+            if step is not None:
+                return step
+    raise _refused(node, modules, "has no known constants", "write it with modules of torch.nn or lowcurve")
+
+
+def _module_step(node: fx.Node, before: fx.Node, modules: dict[str, nn.Module]) -> Step:
+    """Look a layer up by its type."""
+    module, shape = modules[str(node.target)], _shape(before)[1:]
+    if type(module) in ACTIVATIONS:
+        return Activation(_double(module))
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        bias = None if module.bias is None else module.bias.detach().double()
+        return Linear(LinearMap.of(module, shape[1:]), effective_weight(module), bias)
+    if type(module) in _CHANNELWISE:
+        if not getattr(getattr(module, "norm", module), "track_running_stats", True):
+            raise _refused(node, modules, "normalizes by the batch", "use track_running_stats=True")
+        return _channelwise(_double(module), shape)
+    if type(module) in _NOTHING:
+        return Reshape(_shape(node)[1:])
+    if isinstance(module, nn.AvgPool1d | nn.AvgPool2d | nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
+        return AveragePool(module, _largest_entry(module, shape[1:], _shape(node)[2:]), shape)
+    if isinstance(module, nn.MaxPool1d | nn.MaxPool2d):
+        return MaxPool(module, _overlap(module, len(shape) - 1))
+    remedy = (
+        "replace it by average pooling, batch norm, a residual average or an activation of "
+        "lowcurve.layers.constants, or bound the part of the model without it"
+    )
+    raise _refused(node, modules, "has no known constants", remedy)
+
+
+def _sum_step(node: fx.Node, inputs: list[fx.Node]) -> Step | None:
+    if len(node.args) == 2 and all(isinstance(a, fx.Node) for a in node.args) and not node.kwargs:
+        if len(inputs) == 1:  # x + x
+            return Channelwise(torch.tensor(2.0, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64))
+        return Add() if _shape(inputs[0]) == _shape(inputs[1]) else None
+    return _number_step(node, lambda number: (1.0, number))
+
+
+def _number_step(node: fx.Node, affine: Callable[[float], tuple[float, float]]) -> Step | None:
+    """x ∘ number, with `affine` saying which multiple and shift that is."""
+    numbers = [a for a in node.args if isinstance(a, int | float)]
+    if len(numbers) != 1 or len(node.args) != 2 or node.kwargs:
+        return None
+    scale, shift = affine(float(numbers[0]))
+    return Channelwise(torch.tensor(scale, dtype=torch.float64), torch.tensor(shift, dtype=torch.float64))
+
+
+def _quotient_step(node: fx.Node, inputs: list[fx.Node]) -> Step | None:
+    if not isinstance(node.args[0], fx.Node):
+        return None
+    return _number_step(node, lambda number: (1 / number, 0.0))
+
+
+def _concatenation_step(node: fx.Node, inputs: list[fx.Node]) -> Step | None:
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    repeated = len(inputs) != len(node.args[0])  # type: ignore[arg-type]
+    return None if repeated or not isinstance(dim, int) or dim % len(_shape(node)) == 0 else Concatenate(dim)
+
+
+_FUNCTIONS: tuple[tuple[tuple[Any, ...], Callable[[fx.Node, list[fx.Node]], Step | None]], ...] = (
+    (_SUMS, _sum_step),
+    (_PRODUCTS, lambda node, inputs: _number_step(node, lambda number: (number, 0.0))),
+    (_QUOTIENTS, _quotient_step),
+    (_CONCATENATIONS, _concatenation_step),
+    (_RELUS, lambda node, inputs: Activation(nn.ReLU())),
+    ((*_RESHAPES, *_SAME), lambda node, inputs: Reshape(_shape(node)[1:])),
+)
+
+
+def _channelwise(module: nn.Module, shape: Shape) -> Channelwise:
+    """Read scale and shift of an affine map per channel off its values at 0 and 1."""
+    flat = (1, shape[0], *(1 for _ in shape[1:]))
+    with torch.no_grad():
+        shift = module(torch.zeros(flat, dtype=torch.float64))
+        return Channelwise(module(torch.ones(flat, dtype=torch.float64)) - shift, shift)
+
+
+def _folded(layer: Linear, after: Channelwise) -> Linear:
+    """Return diag(scale) W x + (scale b + shift) as one layer, whose norm is that of the product."""
+    channels = layer.weight.shape[0]
+    scale, shift = (t.flatten().expand(channels) for t in (after.scale, after.shift))
+    bias = shift if layer.bias is None else scale * layer.bias + shift
+    return Linear(layer.map, layer.weight * scale.view(-1, *(1,) * (layer.weight.dim() - 1)), bias)
+
+
+def _largest_entry(module: Any, size: Shape, output: Shape) -> float:
+    """Bound the weight that an average gives to one input: 1 / window, or 1 where windows are cut at the border."""
+    if isinstance(module, nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
+        return 1 / math.prod(n // m if n >= m else 1 for n, m in zip(size, output, strict=True))
+    whole = module.count_include_pad or not any(_tuple(module.padding, len(size)))
+    override = getattr(module, "divisor_override", None)
+    if override or module.ceil_mode or not whole:
+        return 1.0
+    return 1 / math.prod(_tuple(module.kernel_size, len(size)))
+
+
+def _overlap(module: Any, dims: int) -> int:
+    """Count the windows of a max-pooling that can contain one input."""
+    kernel, stride, dilation = (_tuple(v, dims) for v in (module.kernel_size, module.stride, module.dilation))
+    return math.prod(
+        k if d > 1 else math.ceil(k / s) for k, s, d in zip(kernel, stride, dilation, strict=True)
+    )
+
+
+def _tuple(value: int | Shape, dims: int) -> Shape:
+    return (value,) * dims if isinstance(value, int) else tuple(value)
+
+
+def _double(module: nn.Module) -> nn.Module:
+    return copy.deepcopy(module).double().eval().requires_grad_(False)
+
+
+def _shape(node: fx.Node) -> Shape:
+    return tuple(node.meta["tensor_meta"].shape)
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else node.name
+
+
+def _refused(node: fx.Node, modules: dict[str, nn.Module], why: str, remedy: str) -> UserError:
+    if node.op == "call_module":
+        what = f"{type(modules[str(node.target)]).__name__} at {str(node.target)!r}"
+    else:
+        what = f"the operation {getattr(node.target, '__name__', node.target)!r} ({node.name})"
+    return UserError(f"cannot bound this model: {what} {why}; {remedy}")
