@@ -20,18 +20,19 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
     from lowcurve.data import DATASETS, PATHS, data_directory, find
 
-    table = Table("name", "title", "sample", "classes", "train / test", "here", box=None, header_style="bold")
+    table = Table("name", "title", "sample", "classes", "train/test", "here", box=None, header_style="bold")
     for name, source in DATASETS.items():
         found = None if source.read else find(name, data_dir)
-        where = "embedded" if source.read else found.layout if found else f"no; lowcurve data fetch {name}"
-        shape = " × ".join(map(str, source.input_size))
-        sizes = " / ".join(f"{size:,}" for size in source.size)
+        where = "embedded" if source.read else found.layout if found else "no"
+        shape = "×".join(map(str, source.input_size))
+        sizes = "/".join(f"{size:,}" for size in source.size)
         table.add_row(name, source.title, shape, str(len(source.class_names)), sizes, where)
     for kind in PATHS:
-        table.add_row(f"{kind}:PATH", "your own images", "any", "any", "any", "see docs/data.md")
+        table.add_row(f"{kind}:PATH", "your own images", "any", "any", "any", "")
     console = Console()
     console.print(table)
-    console.print(f"\nData directory: {data_directory(data_dir)}", soft_wrap=True)
+    place = f"Data directory: {data_directory(data_dir)}"
+    console.print(f"\n{place}; `lowcurve data fetch NAME` fills it.", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -43,21 +44,20 @@ def check(
 ) -> None:
     """Read data sets completely: checksums of official files, shapes, labels, samples per class."""
     from rich.console import Console
+    from rich.markup import escape
 
     from lowcurve.data import DATASETS, find
     from lowcurve.data.check import check_dataset
     from lowcurve.errors import UserError
 
-    console, broken = Console(), 0
+    console, failures = Console(highlight=False, soft_wrap=True), 0
     for name in names or [name for name, source in DATASETS.items() if source.read or find(name, data_dir)]:
         try:
-            console.print(
-                f"[green]ok[/]      {name}: {check_dataset(name, data_dir)}", soft_wrap=True, highlight=False
-            )
+            console.print(f"[green]ok[/]    {name}: {escape(check_dataset(name, data_dir))}")
         except UserError as error:
-            broken += 1
-            console.print(f"[red]broken[/]  {name}: {error}", soft_wrap=True, highlight=False)
-    if broken:
+            failures += 1
+            console.print(f"[red]fail[/]  {name}: {escape(str(error))}")
+    if failures:
         raise typer.Exit(1)
 
 
@@ -69,8 +69,9 @@ def fetch(
 ) -> None:
     """Download official files: resumed where they broke off, checked against the published checksums."""
     from rich.console import Console
+    from rich.markup import escape
 
     from lowcurve.data.fetch import fetch as fetch_dataset
 
     for path in fetch_dataset(name, data_dir, mirror):
-        Console().print(f"[green]ok[/]  {path}", soft_wrap=True, highlight=False)
+        Console(highlight=False, soft_wrap=True).print(f"[green]ok[/]  {escape(str(path))}")

@@ -13,14 +13,14 @@ def check_dataset(name: str, data_dir: Path | str | None = None) -> str:
     """Verify and load a data set and describe it in a line; a UserError says which file is broken.
 
     >>> check_dataset("digits")
-    'Digits 8×8, 1,438 + 359 samples 1 × 8 × 8, 10 classes of 139 to 146, embedded'
+    'Digits 8×8, 1,438 + 359 samples 1×8×8, 10 classes of 139 to 146, embedded'
     """
     dataset = load_dataset(name, data_dir)
     counts = torch.bincount(dataset.train.labels, minlength=dataset.num_classes)
-    shape = " × ".join(map(str, dataset.input_size))
+    shape = "×".join(map(str, dataset.input_size))
     return (
-        f"{dataset.title}, {len(dataset.train):,} + {len(dataset.test):,} samples {shape}, {dataset.num_classes} "
-        f"classes of {int(counts.min()):,} to {int(counts.max()):,}, {_origin(name, data_dir)}"
+        f"{dataset.title}, {len(dataset.train):,} + {len(dataset.test):,} samples {shape}, "
+        f"{len(counts)} classes of {int(counts.min()):,} to {int(counts.max()):,}, {_origin(name, data_dir)}"
     )
 
 
