@@ -1,0 +1,171 @@
+"""Which methods are there? The rows of the paper's tables as data: architecture switches and loss terms.
+
+A method is what it changes in a plain network and a plain loss. `a+b+c` joins such changes, so every combination
+has a meaning: `lcnn+gradreg` is the paper's, `relu+gradreg` needs no further code.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.models import MODELS
+from lowcurve.surgery.convert import convert
+
+
+class Coefficients(BaseModel):
+    """The numbers of all methods, with the paper's values (DESIGN of the recipe: `docs/training.md`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    init_beta: float = Field(default=5.0, gt=0, description="first β of every centered softplus")
+    init_gamma: float = Field(default=10.0, gt=0, description="first γ of every γ-BN")
+    lambda_beta: float = Field(default=1e-4, ge=0, description="weight of Σβ")
+    lambda_gamma: float = Field(default=1e-5, ge=0, description="weight of Σ|log γ|")
+    lambda_grad: float = Field(default=6.1e-3, ge=0, description="weight of E‖∇ₓℓ‖²")
+    gradient: Literal["double", "finite"] = Field(default="double", description="how GradReg differentiates")
+    difference_step: float = Field(default=1e-3, gt=0, description="step of finite differences, in pixels")
+    lambda_cure: float = Field(default=4e-3, ge=0, description="weight of CURE's E‖∇ℓ(x+z) − ∇ℓ(x)‖²")
+    cure_step: float = Field(default=0.5, gt=0, description="length h of CURE's z, in pixels")
+    adversarial_eps: float = Field(default=0.1, gt=0, description="ℓ₂ radius of adversarial training")
+    adversarial_steps: int = Field(default=3, ge=1, description="PGD steps of adversarial training")
+    adversarial_mode: Literal["eval", "train"] = Field(default="eval", description="mode that PGD attacks")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method changes: the activation, which parts of the surgery, which loss terms, which coefficients.
+
+    `activation` is None for the paper's stand-in for ReLU (softplus with β = 1000) or a key of `ACTIVATIONS`;
+    "learned" is the centered softplus with a trained β. `terms` are added to the cross-entropy.
+    """
+
+    title: str
+    activation: str | None = None
+    spectral: bool = False
+    batchnorm: bool = False
+    terms: tuple[str, ...] = ()
+    coefficients: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def converts(self) -> bool:
+        """Whether the network needs surgery."""
+        return self.activation == "learned" or self.spectral or self.batchnorm
+
+
+ACTIVATIONS: dict[str | None, Callable[[], nn.Module]] = {
+    None: partial(nn.Softplus, beta=1000.0),
+    "relu": nn.ReLU,
+    "softplus-10": partial(nn.Softplus, beta=10.0),
+    "learned": nn.ReLU,  # surgery puts a centered softplus in its place
+}
+
+METHODS: dict[str, Method] = {
+    "standard": Method("Standard"),
+    "relu": Method("ReLU", activation="relu"),
+    "lcnn": Method("LCNN", activation="learned", spectral=True, batchnorm=True, terms=("curvature",)),
+    "gradreg": Method("GradReg", terms=("gradient",)),
+    "cure": Method("CURE", terms=("cure",)),
+    "softplus-wd": Method("Softplus + weight decay", activation="softplus-10"),
+    "adv": Method("Adversarial training", terms=("adversarial",)),
+    "convsn-only": Method("Spectral norm only", spectral=True),
+    "gbn-only": Method("γ-BN only", batchnorm=True, terms=("curvature",)),
+    "csoftplus-only": Method("Centered softplus only", activation="learned", terms=("curvature",)),
+    "minimal": Method(
+        "Minimal",
+        activation="learned",
+        terms=("curvature", "gradient"),
+        coefficients=MappingProxyType({"lambda_beta": 1e-2}),
+    ),
+}
+
+
+def find_method(name: str) -> Method:
+    """Return a method by its name, or the union of several joined by `+`.
+
+    >>> find_method("lcnn+gradreg").terms
+    ('curvature', 'gradient')
+    """
+    parts = name.split("+")
+    for part in parts:
+        if part not in METHODS:
+            raise unknown_name("method", part, METHODS)
+    joined = METHODS[parts[0]]
+    for part in parts[1:]:
+        joined = _join(joined, METHODS[part], name)
+    return joined
+
+
+def _join(first: Method, second: Method, name: str) -> Method:
+    if first.activation and second.activation and first.activation != second.activation:
+        raise UserError(
+            f"method {name!r} asks for one activation per network, got {first.title} ({first.activation}) "
+            f"and {second.title} ({second.activation}); leave one of them out"
+        )
+    return Method(
+        title=f"{first.title} + {second.title}",
+        activation=first.activation or second.activation,
+        spectral=first.spectral or second.spectral,
+        batchnorm=first.batchnorm or second.batchnorm,
+        terms=tuple(dict.fromkeys(first.terms + second.terms)),
+        coefficients=MappingProxyType({**first.coefficients, **second.coefficients}),
+    )
+
+
+METHODS |= {name: find_method(name) for name in ("lcnn+gradreg", "cure+gradreg", "lcnn+gradreg+adv")}
+
+
+def build(
+    method: Method | str,
+    model_name: str,
+    input_size: tuple[int, ...],
+    num_classes: int,
+    width: int = 64,
+    residual: str = "mean",
+    coefficients: Coefficients | None = None,
+) -> nn.Module:
+    """Return the untrained network of `method`: a plain net with its activation, then its part of the surgery.
+
+    `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator.
+
+    >>> build("lcnn", "mlp", (2,), 2, width=8)(torch.zeros(3, 2)).shape
+    torch.Size([3, 2])
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    if model_name not in MODELS:
+        raise unknown_name("model", model_name, MODELS)
+    net = MODELS[model_name](
+        num_classes=num_classes,
+        in_channels=input_size[0],
+        width=width,
+        residual=residual,
+        activation=ACTIVATIONS[method.activation],
+        image_size=tuple(input_size[1:]),
+    )
+    return operate(net, method, input_size, coefficients)
+
+
+def operate(
+    net: nn.Module, method: Method, input_size: tuple[int, ...], coefficients: Coefficients | None = None
+) -> nn.Module:
+    """Return `net` after the part of the surgery that `method` asks for; a trained net keeps its weights."""
+    if not method.converts:
+        return net
+    numbers = coefficients or Coefficients(**method.coefficients)
+    parameter = next(net.parameters())
+    model, _ = convert(
+        net,
+        torch.zeros(2, *input_size, device=parameter.device),
+        activation=method.activation == "learned",
+        batchnorm=method.batchnorm,
+        spectral=method.spectral,
+        init_beta=numbers.init_beta,
+        init_gamma=numbers.init_gamma,
+    )
+    return model

@@ -1,0 +1,31 @@
+"""How is the same train-mode function evaluated twice? By replaying the buffers and the noise of the first pass."""
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Replay:
+    """The function that `model` is about to compute, kept for further inputs.
+
+    In train mode a forward changes its own successor: batch norm moves its running statistics (which scale a γ-BN),
+    power iteration its singular vectors, dropout the generator. Make a `Replay` *before* the first forward; each
+    call then starts from what that forward started from and works on copies, so the model's own buffers advance
+    once per step and graphs of earlier passes stay valid. Batch statistics are the new input's own.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        self.noisy = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
+        self.noise = torch.random.get_rng_state() if self.noisy else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the logits at `x`."""
+        copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        if self.noise is None:
+            return functional_call(self.model, copies, (x,))
+        devices = [x.device] if x.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.random.set_rng_state(self.noise)
+            return functional_call(self.model, copies, (x,))

@@ -1,0 +1,112 @@
+"""How is a run's whole state kept? Tensors in safetensors, the rest in JSON that vouches for both by checksum."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from lowcurve.errors import UserError
+from lowcurve.training.files import write_atomic
+
+log = logging.getLogger(__name__)
+KEEP = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name and plain values; `step` counts from the start of training."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write `folder`/STEP.safetensors, then STEP.json, whose presence completes the pair; keep the last two."""
+    data = save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    )
+    body = {
+        "step": checkpoint.step,
+        "values": checkpoint.values,
+        "tensors_sha256": hashlib.sha256(data).hexdigest(),
+    }
+    stem = f"{checkpoint.step:09d}"
+    write_atomic(folder / f"{stem}.safetensors", data)
+    write_atomic(folder / f"{stem}.json", json.dumps({**body, "sha256": _digest(body)}, indent=1))
+    _prune(folder)
+
+
+def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the newest intact checkpoint, None where there is none at all; damaged ones are named and passed over."""
+    candidates = sorted(folder.glob("*.json"), reverse=True)
+    for path in candidates:
+        try:
+            return _read(path)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            log.warning("%s is damaged (%s); falling back to the checkpoint before it", path, error)
+    if candidates:
+        raise UserError(f"no checkpoint in {folder} can be read; delete the run's folder to start anew")
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    body = json.loads(path.read_text("utf-8"))
+    if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
+        raise ValueError("its JSON has been altered")
+    data = path.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(data).hexdigest() != body["tensors_sha256"]:
+        raise ValueError("its tensors have been altered")
+    return Checkpoint(body["step"], load(data), body["values"])
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    """Drop all but the newest pairs, and what an interrupted write has left."""
+    kept = {path.stem for path in sorted(folder.glob("*.json"))[-KEEP:]}
+    for path in folder.iterdir():
+        if path.stem not in kept or path.name.startswith("."):
+            path.unlink(missing_ok=True)
+
+
+def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return weights, buffers and momenta under stable names: `model.NAME` and `momentum.NAME`."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        momentum = optimizer.state[parameter].get("momentum_buffer") if parameter in optimizer.state else None
+        if momentum is not None:
+            tensors[f"momentum.{name}"] = momentum
+    return tensors
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a checkpoint's tensors back where `training_tensors` took them from."""
+    weights = {name[6:]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
+    load_weights(model, weights, f"checkpoint {checkpoint.step}")
+    for name, parameter in model.named_parameters():
+        momentum = checkpoint.tensors.get(f"momentum.{name}")
+        if momentum is not None:
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(
+                momentum
+            )
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:
+    """Load a complete state; a mismatch is explained by its first lines."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:400]
+        raise UserError(
+            f"the weights of {where} do not fit the network of its config.toml: {reason}"
+        ) from None

@@ -1,0 +1,242 @@
+"""What does a recipe say? A typed configuration whose defaults are the paper's; mistakes are named before a run."""
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lowcurve.data import DATASETS
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.methods import Coefficients, Method, find_method
+from lowcurve.models import MODELS
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys, NaN and changes after the fact are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+
+class DataConfig(Section):
+    """Which samples."""
+
+    name: str = Field(default="digits", description="a data set's name, folder:PATH or parquet:PATH")
+    dir: Path | None = Field(
+        default=None, description="where the files are; default $LOWCURVE_DATA or the cache"
+    )
+    limit_train: int | None = Field(default=None, ge=2, description="use so many training samples only")
+    limit_test: int | None = Field(default=None, ge=1, description="use so many test samples only")
+    augmentation: tuple[str, ...] | None = Field(
+        default=None, description="default: what is customary for the set"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if not name.startswith(("folder:", "parquet:")) and name not in DATASETS:
+            raise unknown_name("data set", name, DATASETS)
+        return name
+
+
+class ModelConfig(Section):
+    """Which network, or which trained one to start from."""
+
+    name: str = Field(default="resnet18", description="a key of MODELS")
+    width: int = Field(default=64, ge=1, description="channels of the first layer")
+    residual: Literal["mean", "sum"] = Field(default="mean", description="how residual branches are joined")
+    source: str | None = Field(
+        default=None, alias="from", description="run folder or package:factory to fine-tune instead of `name`"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in MODELS:
+            raise unknown_name("model", name, MODELS)
+        return name
+
+
+class MethodConfig(Coefficients):
+    """Which method, and its coefficients where they differ from the method's own."""
+
+    name: str = Field(default="lcnn", description="a key of METHODS, or several joined by +")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_coefficients(cls, given: Any) -> Any:
+        """Put the method's own coefficients where the recipe names none."""
+        if not isinstance(given, Mapping) or not isinstance(name := given.get("name", "lcnn"), str):
+            return given
+        return {**find_method(name).coefficients, **given}
+
+    @property
+    def method(self) -> Method:
+        """The method by that name."""
+        return find_method(self.name)
+
+
+class TrainConfig(Section):
+    """How it is trained: SGD with the paper's schedule, whatever the number of epochs."""
+
+    epochs: int = Field(default=200, ge=1)
+    batch_size: int = Field(default=128, ge=2, description="samples per step, over all processes")
+    lr: float = Field(default=0.1, gt=0)
+    milestones: tuple[float, ...] = Field(
+        default=(0.75, 0.875), description="when lr falls, as shares of training"
+    )
+    lr_decay: float = Field(default=0.1, gt=0, le=1, description="factor of lr at each milestone")
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=5e-4, ge=0, description="none on β and γ")
+    clip_gradient: float | None = Field(default=None, gt=0, description="largest norm of the whole gradient")
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    evaluate_every: int = Field(default=1, ge=1, description="epochs between evaluations")
+    checkpoint_seconds: float = Field(default=60, ge=0, description="least time between checkpoints")
+    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="bfloat16 is autocast")
+    channels_last: bool = False
+    compile: bool = Field(default=False, description="torch.compile, where no double backprop is needed")
+    sync_batchnorm: bool = Field(default=False, description="batch statistics over all processes")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
+
+    @field_validator("milestones")
+    @classmethod
+    def _increasing(cls, milestones: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0 < share < 1 for share in milestones) or list(milestones) != sorted(set(milestones)):
+            raise ValueError("expected increasing shares between 0 and 1, such as [0.75, 0.875]")
+        return milestones
+
+
+class Config(Section):
+    """A whole recipe. The run is written to `output`/`name`."""
+
+    name: str = Field(default="", max_length=200, description="default: data-model-method-seed")
+    output: Path = Path("runs")
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Config":
+        """Refuse what cannot work together."""
+        terms, gradient = self.method.method.terms, self.method.gradient
+        smooth = self.method.method.activation in ("learned", "softplus-10")
+        if gradient == "finite" and "gradient" in terms and not (smooth and self.method.init_beta <= 10):
+            raise ValueError(
+                "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is no longer small; "
+                "use 'double' or a method with lcnn, csoftplus-only or softplus-wd"
+            )
+        if gradient == "finite" and "cure" in terms:
+            raise ValueError("method.gradient='finite' does not go with cure; use 'double'")
+        if self.train.precision == "bfloat16" and {"gradient", "cure"} & set(terms):
+            raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
+        if self.train.compile and {"gradient", "cure"} & set(terms):
+            raise ValueError(
+                "train.compile has no double backprop, which gradient penalties need; leave it out"
+            )
+        if any(part in self.name for part in "/\\\0") or self.name in (".", ".."):
+            raise ValueError(f"name is one folder, got {self.name!r}; put the rest in `output`")
+        return self
+
+    @property
+    def run_name(self) -> str:
+        """The run's folder below `output`."""
+        if self.name:
+            return self.name
+        data = self.data.name.replace(":", "-").strip("/").replace("/", "-")
+        return f"{data}-{self.model.name}-{self.method.name}-s{self.train.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written."""
+        return self.output / self.run_name
+
+
+def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a recipe and apply overrides such as `train.epochs=20`."""
+    try:
+        tree = tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
+    for override in overrides:
+        _apply(tree, override)
+    return parse_config(tree, str(path))
+
+
+def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:
+    """Check a tree of values; every mistake becomes one line that says expected, got and the nearest valid name."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        lines = [_explain(dict(problem)) for problem in error.errors()]
+        raise UserError(f"{where} has {len(lines)} mistake(s):\n  " + "\n  ".join(lines)) from None
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply; a recipe has sections of plain values") from None
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    path = [str(part) for part in problem["loc"]]
+    place = ".".join(path) or "recipe"
+    if problem["type"] == "extra_forbidden":
+        return str(unknown_name("key", place, _keys(Config)))
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    shown = repr(problem.get("input"))
+    got = f", got {shown[:80]}" if len(path) > 1 or len(shown) < 80 else ""
+    return f"{place}: {message}{got}"
+
+
+def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    names = []
+    for name, info in section.model_fields.items():
+        key = prefix + (info.alias or name)
+        inner = info.annotation
+        is_section = isinstance(inner, type) and issubclass(inner, BaseModel)
+        names += _keys(inner, key + ".") if is_section else [key]
+    return names
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    """Set `a.b=value`; the value is TOML, or a bare word that stands for itself."""
+    key, equals, text = override.partition("=")
+    *sections, last = key.strip().split(".")
+    if not equals or not last:
+        raise UserError(f"an override is section.key=value, got {override!r}; for example train.epochs=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"{section} in {override!r} is a value, not a section; see the recipe")
+    tree[last] = value
+
+
+def dump_config(config: Config) -> str:
+    """Write `config` as TOML, every value resolved; `read_config` reads it back to an equal one."""
+    tree = config.model_dump(mode="json", by_alias=True)
+    lines = [f"{key} = {_toml(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+    for section, values in tree.items():
+        if isinstance(values, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in str(value))
+    return f'"{escaped}"'

@@ -1,0 +1,103 @@
+"""Who trains besides this process? One process alone, or those that torchrun started, each with its share of a batch."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lowcurve.errors import UserError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all: `rank` of `size`, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        if self.size > 1:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so; all of them learn the same answer."""
+        return bool(self.total(torch.tensor(float(flag), device=self.device)))
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Return a model whose backward averages gradients over processes.
+
+        Buffers are not broadcast: a step may have several forwards, and singular vectors follow equal weights from
+        equal starts on every rank. Running statistics are averaged by `average_statistics` instead.
+        """
+        if self.size == 1:
+            return model
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
+
+    def average_statistics(self, model: nn.Module) -> None:
+        """Average the running statistics of every batch norm, so that γ-BN scales alike on every rank."""
+        if self.size == 1:
+            return
+        statistics = [
+            buffer
+            for name, buffer in model.named_buffers()
+            if name.endswith(("running_mean", "running_var")) and buffer is not None
+        ]
+        if statistics:
+            flat = torch.cat([buffer.flatten() for buffer in statistics]) / self.size
+            dist.all_reduce(flat)
+            for buffer, part in zip(statistics, flat.split([b.numel() for b in statistics]), strict=True):
+                buffer.copy_(part.view_as(buffer))
+
+
+@contextmanager
+def processes(device: str) -> Iterator[World]:
+    """Join the processes of torchrun (gloo on CPU, NCCL on GPUs) for the duration; alone without torchrun."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = choose_device(device, local)
+    if size == 1:
+        yield World(0, 1, chosen)
+        return
+    owner = not dist.is_initialized()
+    if owner:
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), chosen)
+    finally:
+        if owner:
+            dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int = 0) -> torch.device:
+    """Return the device by name; "auto" is this process's GPU where there is one."""
+    if device == "auto":
+        device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {device!r} cannot be used ({reason}); try 'auto' or 'cpu'") from None
+    return chosen

@@ -1,0 +1,254 @@
+"""The training loop, top to bottom: prepare or resume, step, evaluate, log, save, finish."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import cached
+
+from lowcurve.data import Dataset, Split, load_dataset
+from lowcurve.data.loader import Batches, batches
+from lowcurve.errors import UserError
+from lowcurve.modes import generator
+from lowcurve.progress import bars
+from lowcurve.training.card import finish
+from lowcurve.training.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    restore,
+    save_checkpoint,
+    training_tensors,
+)
+from lowcurve.training.config import Config
+from lowcurve.training.distributed import World, processes
+from lowcurve.training.interrupt import Request, stop_requests
+from lowcurve.training.log import Log, Meter, constants
+from lowcurve.training.network import network, start_from
+from lowcurve.training.optimizer import learning_rate, make_optimizer
+from lowcurve.training.runs import Run, environment, write_json
+from lowcurve.training.start import Resume, claim
+from lowcurve.training.step import term_names, training_step
+
+READ_EVERY = 50  # steps between readings of the loss, each of which waits for the device
+AGREE_EVERY = 10  # steps between two agreements of several processes on whether to save or stop
+
+
+def train(config: Config, resume: Resume = "never") -> Run:
+    """Train what `config` says in its folder; with `resume` "auto" go on where an earlier call was stopped.
+
+    A run that was killed at any moment and resumed ends with the same bits as one that was not, on the same
+    machine, number of threads and processes. A finished run is returned as it is.
+    """
+    with processes(config.train.device) as world, claim(config, resume, world) as run:
+        if run.finished:
+            return run
+        devices = [world.device] if world.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), stop_requests() as request:
+            _train(_prepare(config, world, run), request)
+        world.wait()
+        return run
+
+
+@dataclass
+class Session:
+    """What training works on, and where it stands: `step` steps into `epoch`."""
+
+    config: Config
+    world: World
+    run: Run
+    dataset: Dataset
+    model: nn.Module
+    wrapped: nn.Module  # the model itself, or the model behind DistributedDataParallel
+    optimizer: torch.optim.SGD
+    meter: Meter
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    saved: float = field(default_factory=time.monotonic)
+
+    def loader(self) -> Batches:
+        """Return the batches of the present epoch."""
+        augmentation = self.config.data.augmentation
+        return batches(
+            self.dataset.train,
+            self.config.train.batch_size,
+            seed=self.config.train.seed,
+            epoch=self.epoch,
+            augmentation=self.dataset.augmentation if augmentation is None else augmentation,
+            rank=self.world.rank,
+            world=self.world.size,
+            device=self.world.device,
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the weights are no longer numbers."""
+        if not all(torch.isfinite(weight).all() for weight in self.model.parameters()):
+            raise self.diverged(math.nan)
+        sums = self.world.total(self.meter.sums)
+        if self.world.first:
+            tensors = {**training_tensors(self.model, self.optimizer), "meter": sums}
+            values = {"epoch": self.epoch, "step": self.step, "seconds": self.seconds}
+            total = self.epoch * len(self.loader()) + self.step
+            save_checkpoint(self.run.folder / "checkpoints", Checkpoint(total, tensors, values))
+        self.saved = time.monotonic()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint."""
+        restore(checkpoint, self.model, self.optimizer)
+        if self.world.first:  # the sums of all processes
+            self.meter.sums.copy_(checkpoint.tensors["meter"])
+        values = checkpoint.values
+        self.epoch, self.step, self.seconds = values["epoch"], values["step"], values["seconds"]
+
+    def diverged(self, loss: float) -> UserError:
+        """Say that training has failed and what to try."""
+        rate = learning_rate(self.config.train, 0)
+        return UserError(
+            f"training diverged: loss {loss:.4g} in epoch {self.epoch}, step {self.step}. The last good checkpoint "
+            f"is in {self.run.folder / 'checkpoints'}. Try under another name: a smaller train.lr (now {rate:g}), "
+            "train.clip_gradient=1, or smaller penalties of the method"
+        )
+
+
+def _prepare(config: Config, world: World, run: Run) -> Session:
+    """Load the data, make the network and the optimizer, and take them to the newest checkpoint."""
+    dataset = load_dataset(config.data.name, config.data.dir)
+    dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
+    torch.manual_seed(config.train.seed)
+    make = network if config.model.source is None else start_from
+    model = make(config, dataset.input_size, dataset.num_classes, run.folder).to(world.device).train()
+    if config.train.channels_last and len(dataset.input_size) == 3:
+        model = model.to(memory_format=torch.channels_last)
+    if config.train.compile:
+        model.compile()
+    wrapped = world.wrap(model)
+    meter = Meter(term_names(config.method.method), world.device)
+    session = Session(config, world, run, dataset, model, wrapped, make_optimizer(model, config.train), meter)
+    checkpoint = latest_checkpoint(run.folder / "checkpoints")
+    world.wait()
+    if checkpoint:
+        session.restore(checkpoint)
+        return session
+    if world.first:
+        write_json(run.folder / "environment.json", environment(config, dataset, world.size))
+    session.save()  # a full disk or a wrong folder shows now, not after the first hour
+    return session
+
+
+def _train(session: Session, request: Request) -> None:
+    settings = session.config.train
+    log = Log(session.run.folder, session.epoch, session.world.first)
+    steps = len(session.loader())
+    with bars() as display:
+        task = display.add_task(session.config.run_name, total=settings.epochs * steps, note="")
+
+        def show(done: int, note: str) -> None:
+            display.update(task, completed=done, note=note)
+
+        while session.epoch < settings.epochs:
+            speed = _train_epoch(session, request, show)
+            row = _row(session, speed)
+            session.epoch, session.step = session.epoch + 1, 0
+            session.meter.sums.zero_()
+            log.write(row)
+    log.close()
+    if session.world.first:
+        finish(session.run, session.model, log.rows, session.seconds)
+
+
+def _train_epoch(session: Session, request: Request, show: Callable[[int, str], None]) -> float:
+    """Train to the end of the epoch; return images per second of all processes."""
+    config, world, settings = session.config, session.world, session.config.train
+    method, dtype = config.method.method, getattr(torch, settings.precision)
+    loader, samples = session.loader(), 0
+    clock = started = time.monotonic()
+    for x, y in islice(loader, session.step, None):
+        done = session.epoch * len(loader) + session.step
+        for group in session.optimizer.param_groups:
+            group["lr"] = learning_rate(settings, done / (settings.epochs * len(loader)))
+        torch.manual_seed(generator(settings.seed, done, world.rank).initial_seed())
+        if settings.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        terms = training_step(session.wrapped, x, y, method, config.method, dtype)
+        if settings.clip_gradient is not None:
+            nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
+        session.optimizer.step()
+        world.average_statistics(session.model)
+        session.meter.add(terms, len(y))
+        session.step += 1
+        samples += len(y) * world.size
+        session.seconds, clock = session.seconds + time.monotonic() - clock, time.monotonic()
+        if session.step % READ_EVERY == 0:
+            means = _healthy(session)
+            show(
+                done + 1,
+                f"{samples / (clock - started):.0f}/s  "
+                + "  ".join(f"{k} {v:.3g}" for k, v in means.items()),
+            )
+        _save_or_stop(session, request)
+    _healthy(session)
+    return samples / max(time.monotonic() - started, 1e-9)
+
+
+def _healthy(session: Session) -> dict[str, float]:
+    """Read the means of the epoch so far; stop where the loss is no number or far above that of guessing."""
+    means = session.meter.means(session.world.total(session.meter.sums))
+    loss = means["cross_entropy"]
+    if not math.isfinite(means["loss"]) or loss > 100 * math.log(max(session.dataset.num_classes, 2)):
+        raise session.diverged(means["loss"])
+    return means
+
+
+def _save_or_stop(session: Session, request: Request) -> None:
+    world = session.world
+    if world.size > 1 and session.step % AGREE_EVERY:
+        return
+    stop = world.any(request.signal is not None)
+    if stop or world.any(time.monotonic() - session.saved >= session.config.train.checkpoint_seconds):
+        _healthy(session)
+        session.save()
+    if stop:
+        request.obey()
+
+
+def _row(session: Session, speed: float) -> dict[str, Any]:
+    """Return what is logged of an epoch."""
+    settings = session.config.train
+    means = session.meter.means(session.world.total(session.meter.sums))
+    row = {"epoch": session.epoch, "lr": session.optimizer.param_groups[0]["lr"], "images_per_second": speed}
+    row |= {"train_accuracy" if name == "accuracy" else name: mean for name, mean in means.items()}
+    last = session.epoch + 1 == settings.epochs
+    if last or (session.epoch + 1) % settings.evaluate_every == 0:
+        row["test_accuracy"], row["test_loss"] = evaluate(session.model, session.dataset.test, session.world)
+    return row | constants(session.model)
+
+
+def evaluate(
+    model: nn.Module, split: Split, world: World | None = None, batch_size: int = 500
+) -> tuple[float, float]:
+    """Return accuracy and mean cross-entropy over `split` in eval mode; the model's mode is restored."""
+    device = next(model.parameters()).device
+    world = world or World(0, 1, device)
+    training = model.training
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    loader = batches(
+        split, batch_size, seed=0, epoch=0, shuffle=False, rank=world.rank, world=world.size, device=device
+    )
+    model.eval()
+    with torch.no_grad(), cached():
+        for x, y in loader:
+            sums += _hits_and_loss(model(x), y)
+    model.train(training)
+    hits, loss = (world.total(sums) / len(split)).tolist()
+    return hits, loss
+
+
+def _hits_and_loss(logits: Tensor, y: Tensor) -> Tensor:
+    hits = (logits.argmax(1) == y).sum()
+    return torch.stack([hits.double(), F.cross_entropy(logits, y, reduction="sum").double()])

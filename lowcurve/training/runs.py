@@ -1,0 +1,161 @@
+"""What is a run? A folder with its recipe, its figures, its weights and what it was made with."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+import lowcurve
+from lowcurve.data import Dataset
+from lowcurve.errors import UserError
+from lowcurve.training.checkpoint import load_weights
+from lowcurve.training.config import Config, read_config
+from lowcurve.training.files import write_atomic
+from lowcurve.training.log import read_metrics
+from lowcurve.training.network import network
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder; everything is read from it when asked for."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Config:
+        """The recipe, resolved."""
+        return load_config(self.folder)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row per epoch."""
+        return read_metrics(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Final accuracy, loss terms, time and size."""
+        return _read_json(self.folder / "summary.json")
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, hardware, git revision and the shape of the data."""
+        return _read_json(self.folder / "environment.json")
+
+
+def load_config(run: Run | Path | str) -> Config:
+    """Return the recipe of a run."""
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} is no run: it has no config.toml; make one with `lowcurve train RECIPE`")
+    return read_config(folder / "config.toml")
+
+
+def load(run: Run | Path | str) -> nn.Module:
+    """Return the trained network of a run, in eval mode on the CPU."""
+    run = run if isinstance(run, Run) else Run(Path(run))
+    config = run.config
+    if not run.finished:
+        raise UserError(f"{run.folder} is not finished; run its recipe again with --resume auto")
+    shape = run.environment["data"]
+    with torch.random.fork_rng(devices=[]):
+        model = network(config, tuple(shape["input_size"]), shape["num_classes"], run.folder)
+    try:
+        weights = load_file(run.folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot read the weights of {run.folder}: {error}; train it again") from None
+    load_weights(model, weights, str(run.folder))
+    return model.eval()
+
+
+def save_model(folder: Path, model: nn.Module) -> None:
+    """Write the final weights."""
+    weights = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
+    }
+    write_atomic(folder / "model.safetensors", save(weights))
+
+
+def environment(config: Config, dataset: Dataset, world_size: int) -> dict[str, Any]:
+    """Describe what a run is made with."""
+    return {
+        "lowcurve": lowcurve.__version__,
+        "git": git_revision(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "processes": world_size,
+        "seed": config.train.seed,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "data": {
+            "title": dataset.title,
+            "train": len(dataset.train),
+            "test": len(dataset.test),
+            "input_size": list(dataset.input_size),
+            "num_classes": dataset.num_classes,
+        },
+    }
+
+
+def git_revision() -> str | None:
+    """Return the commit of the code that runs, with `+` where files differ from it; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commands = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"])
+        revision, changes = (
+            subprocess.run(
+                command, cwd=here, capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
+            for command in commands
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return revision + ("+" if changes else "")
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically."""
+    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {error}; train the run again") from None
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path} should hold a JSON object, got {type(content).__name__}; train the run again"
+        )
+    return content

@@ -1,0 +1,75 @@
+"""May this run start here? The folder must be writable, free, and hold the same recipe or none."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from lowcurve.errors import UserError
+from lowcurve.training.config import Config, dump_config, read_config
+from lowcurve.training.distributed import World
+from lowcurve.training.files import lock, write_atomic
+from lowcurve.training.runs import Run
+
+Resume = Literal["auto", "never"]
+# What may differ when a run goes on: where it is and how it is watched, not what it computes.
+PLACE = {"name", "output", "data.dir", "train.device", "train.evaluate_every", "train.checkpoint_seconds"}
+
+
+@contextmanager
+def claim(config: Config, resume: Resume, world: World) -> Iterator[Run]:
+    """Hold the run's folder for this training, or say why not; every process learns of a refusal."""
+    problem: UserError | None = None
+    with ExitStack() as held:
+        if world.first:
+            try:
+                _claim(config, resume, held)
+            except UserError as error:
+                problem = error
+        if world.any(problem is not None):
+            raise problem or UserError(
+                f"the first process could not start in {config.folder}; see its message"
+            )
+        yield Run(config.folder)
+
+
+def _claim(config: Config, resume: Resume, held: ExitStack) -> None:
+    folder = config.folder
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        held.enter_context(lock(folder))
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
+    begun = any((folder / "checkpoints").glob("*.json")) or Run(folder).finished
+    if begun and resume == "never":
+        raise UserError(
+            f"{folder} holds a run already; go on with --resume auto, or give this one another name"
+        )
+    if begun:
+        _compare(read_config(folder / "config.toml"), config, folder)
+    else:
+        write_atomic(folder / "config.toml", dump_config(config))
+
+
+def _compare(before: Config, now: Config, folder: Path) -> None:
+    old, new = (
+        _flat(before.model_dump(mode="json", by_alias=True)),
+        _flat(now.model_dump(mode="json", by_alias=True)),
+    )
+    changed = [
+        f"{key}: {old[key]!r} before, {new[key]!r} now"
+        for key in old
+        if old[key] != new[key] and key not in PLACE
+    ]
+    if changed:
+        raise UserError(
+            f"{folder} was begun with another recipe ({'; '.join(changed)}); "
+            "go on with the same values, or give this run another name"
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,147 @@
+"""What is one training step? Forward and backward of all loss terms of a method; afterwards `.grad` is set.
+
+The passes, in units of a plain step (three convolutions' worth per layer): cross-entropy 1, GradReg 2, CURE 4,
+adversarial training 1 + 2/3 per attack step. Nothing here waits for the device.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lowcurve.methods import Coefficients, Method, find_method
+from lowcurve.objectives.adversarial import adversarial_examples
+from lowcurve.objectives.cure import cure_direction, cure_penalty
+from lowcurve.objectives.curvature import curvature_penalty
+from lowcurve.objectives.gradient import input_gradient, largest_norm, mean_square, step_along
+from lowcurve.objectives.replay import Replay
+
+# Terms of the parameters alone: name -> function of the bare model and the coefficients.
+PARAMETER_TERMS: dict[str, Callable[[nn.Module, Coefficients], Tensor]] = {
+    "curvature": lambda model, numbers: curvature_penalty(model, numbers.lambda_beta, numbers.lambda_gamma),
+}
+
+
+def training_step(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    method: Method | str,
+    coefficients: Coefficients | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
+    """Set the gradient of the method's whole loss on every parameter; return its terms and the batch's accuracy.
+
+    The terms, detached and already weighted, add up to "loss". `dtype` other than float32 runs the forward under
+    autocast. With adversarial training every other term is taken at the adversarial inputs.
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    numbers = coefficients or Coefficients(**method.coefficients)
+    bare = model.module if isinstance(model, DistributedDataParallel) else model
+    model.zero_grad(set_to_none=True)
+    if "adversarial" in method.terms:
+        with _autocast(x, dtype):
+            x = adversarial_examples(
+                bare,
+                x,
+                y,
+                eps=numbers.adversarial_eps,
+                steps=numbers.adversarial_steps,
+                mode=numbers.adversarial_mode,
+            )
+    penalties = {
+        name: PARAMETER_TERMS[name](bare, numbers) for name in method.terms if name in PARAMETER_TERMS
+    }
+    finite = "gradient" in method.terms and numbers.gradient == "finite"
+    run = _finite_differences if finite else _double_backprop
+    terms, logits = run(model, partial(_losses, y=y, dtype=dtype), x, method.terms, numbers, penalties)
+    terms = {name: value.detach() for name, value in terms.items()}
+    terms["loss"] = torch.stack(list(terms.values())).sum()
+    terms["accuracy"] = (logits.detach().argmax(1) == y).float().mean()
+    return terms
+
+
+def term_names(method: Method) -> list[str]:
+    """Return the keys of what `training_step` returns."""
+    terms = [name for name in method.terms if name != "adversarial"]
+    return ["cross_entropy", *terms, "loss", "accuracy"]
+
+
+def _double_backprop(
+    model: nn.Module,
+    losses_of: Callable[..., tuple[Tensor, Tensor]],
+    x: Tensor,
+    names: tuple[str, ...],
+    numbers: Coefficients,
+    penalties: dict[str, Tensor],
+) -> tuple[dict[str, Tensor], Tensor]:
+    """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
+    differentiates = "gradient" in names or "cure" in names
+    replay = Replay(model) if "cure" in names else None
+    x = x.detach().requires_grad_(differentiates)
+    losses, logits = losses_of(model, x)
+    terms = {"cross_entropy": losses.mean(), **penalties}
+    if differentiates:
+        gradient = input_gradient(losses, x)
+    if "gradient" in names:
+        terms["gradient"] = numbers.lambda_grad * mean_square(gradient)
+    if replay is not None:
+        there = (x + cure_direction(gradient, numbers.cure_step)).detach().requires_grad_()
+        terms["cure"] = numbers.lambda_cure * cure_penalty(
+            input_gradient(losses_of(replay, there)[0], there), gradient
+        )
+    torch.stack(list(terms.values())).sum().backward()
+    return terms, logits
+
+
+def _finite_differences(
+    model: nn.Module,
+    losses_of: Callable[..., tuple[Tensor, Tensor]],
+    x: Tensor,
+    names: tuple[str, ...],
+    numbers: Coefficients,
+    penalties: dict[str, Tensor],
+) -> tuple[dict[str, Tensor], Tensor]:
+    r"""Two plain passes: with L the mean loss, g its input gradient times N, s the step of `step_along`,
+
+    .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2 \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+
+    The first backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s in the total.
+    """
+    replay = Replay(model)
+    x = x.detach().requires_grad_()
+    with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
+        losses, logits = losses_of(model, x)
+        losses.mean().backward()
+    assert x.grad is not None
+    gradient = x.grad * len(x)
+    largest = largest_norm(gradient)
+    if isinstance(model, DistributedDataParallel):
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+    step = step_along(gradient, numbers.difference_step, largest)
+    weight = 2 * numbers.lambda_grad / step
+    torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], 1 - weight)
+    moved, _ = losses_of(replay, x.detach() + step * gradient)
+    torch.stack([weight * moved.mean(), *penalties.values()]).sum().backward()
+    terms = {"cross_entropy": losses.mean(), **penalties}
+    terms["gradient"] = numbers.lambda_grad * mean_square(gradient)
+    return terms, logits
+
+
+def _losses(
+    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return per-sample losses and logits; what follows autocast is float32 again."""
+    with _autocast(x, dtype):
+        logits = model(x)
+    logits = logits.to(x.dtype)
+    return F.cross_entropy(logits, y, reduction="none"), logits
+
+
+def _autocast(x: Tensor, dtype: torch.dtype) -> torch.autocast:
+    return torch.autocast(x.device.type, dtype=dtype, enabled=dtype != torch.float32)
