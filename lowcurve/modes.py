@@ -1,4 +1,4 @@
-"""Contexts in which a model is only looked at: mode, gradients, flags, buffers and global RNG come back as they were."""
+"""Contexts in which a model is only looked at: mode, gradients, flags, buffers and RNG come back as they were."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 T = TypeVar("T")
 
@@ -20,7 +26,7 @@ def visible() -> bool:
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """Open a display for one or more bars on standard error: `task = display.add_task(...)`, `display.advance(task)`."""
+    """Open a display for bars on standard error: `task = display.add_task(...)`, then `display.advance(task)`."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -38,16 +38,12 @@ ACTIVATIONS: dict[type[nn.Module], Callable[..., Constants]] = {
     CenteredSoftplus: lambda m: softplus_constants(float(m.beta)),
     nn.Softplus: lambda m: softplus_constants(float(m.beta)),
     nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True),
-    nn.LeakyReLU: lambda m: Constants(
-        max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1
-    ),
+    nn.LeakyReLU: lambda m: Constants(max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1),
     nn.ELU: lambda m: elu_constants(float(m.alpha)),
     nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27)),  # s'' = −2 tanh(1 − tanh²), largest at tanh² = 1/3
     nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108)),
     nn.SiLU: lambda m: Constants(1.09984, 0.5),  # s' largest at x = 2.3994; s''(0) = 1/2
-    nn.GELU: lambda m: Constants(
-        1.13, 0.8
-    ),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; the tanh form is within
+    nn.GELU: lambda m: Constants(1.13, 0.8),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; the tanh form is within
 }
 
 

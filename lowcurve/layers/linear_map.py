@@ -86,9 +86,7 @@ class LinearMap:
         if native is None:
             flat = [p for pair in reversed(self.padding) for p in pair]
             x = F.pad(x, flat, mode="circular" if self.circular else "constant")
-        return _CONVOLUTIONS[len(self.stride)](
-            x, weight, None, self.stride, native or 0, self.dilation, self.groups
-        )
+        return _CONVOLUTIONS[len(self.stride)](x, weight, None, self.stride, native or 0, self.dilation, self.groups)
 
     def adjoint(self, weight: Tensor, y: Tensor) -> Tensor:
         """Return Wᵀ y for a batch y of shape (N, *output_shape)."""
@@ -118,7 +116,7 @@ class LinearMap:
 
 
 def _unpad(x: Tensor, axis: int, n: int, before: int, after: int, circular: bool) -> Tensor:
-    """Apply the transpose of padding along one axis: crop, and for circular padding add the margins where they came from."""
+    """Apply the transpose of padding along one axis: crop; circular padding also adds the margins where they came from."""
     left, middle, right = x.split([before, n, after], dim=axis)
     if not circular:
         return middle

@@ -6,7 +6,7 @@ with σ the logistic function: x/2 for β → 0, ReLU for β → ∞ (Srinivas e
 
 The autograd functions below save the *output* y alone, which the next layer keeps anyway: from it
 τ = 1 - e^{-βy} = tanh(βx/2), and so σ = (1 + τ) / 2. The derivative in ρ = log β is (log 2 - H(σ)) / β, where H is
-the entropy of a coin with bias σ.
+the entropy of a coin with bias σ. Where they apply, the compiled loops of `_softplus.c` do each step in one pass.
 """
 
 import math
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lowcurve.layers import _fused
 
 
 class CenteredSoftplus(nn.Module):
@@ -51,14 +53,15 @@ def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:
 
     Tracers and function transforms get plain operations, which they fuse and differentiate themselves.
     """
-    if _is_transformed():
+    if _is_transformed(x):
         return _composite(x, log_beta.exp().to(x.dtype))
     return _CenteredSoftplus.apply(x, log_beta)
 
 
-def _is_transformed() -> bool:
+def _is_transformed(x: object) -> bool:
     return (
-        torch.compiler.is_compiling()
+        not isinstance(x, Tensor)  # a tracer's proxy
+        or torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch.jit.is_tracing()
@@ -80,7 +83,10 @@ class _CenteredSoftplus(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, log_beta: Tensor) -> Tensor:
-        y = _composite(_widen(x), _widen(log_beta.detach()).exp()).to(x.dtype)
+        if _fused.applies(x):
+            y = _fused.value(x, float(log_beta.exp()))
+        else:
+            y = _composite(_widen(x), _widen(log_beta).exp()).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
         return y
 
@@ -96,33 +102,50 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(grad, y, log_beta)
-        beta = _widen(log_beta).exp()
-        tau = _tau(_widen(y), beta)
-        in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
-        in_beta = (grad * _entropy_deficit(tau)).sum() / beta if with_beta else None
-        return in_x, None if in_beta is None else in_beta.to(log_beta.dtype)
+        if _fused.applies(grad, y):
+            beta = float(log_beta.exp())
+            if with_beta:
+                return _fused.gradients(grad, y, beta)
+            return _fused.gradient(grad, y, beta), None
+        return _gradients(grad, y, log_beta, with_beta)
 
     @staticmethod
     def backward(
         ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         grad, y, log_beta = ctx.saved_tensors
-        beta = _widen(log_beta).exp()
-        wide = _widen(y)
-        tau = _tau(wide, beta)
-        sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau
-        in_grad = in_y = in_beta = torch.zeros((), dtype=wide.dtype, device=y.device)
-        if grad_x is not None:
-            in_grad = grad_x * sigma
-            in_y = grad_x * grad * (beta * rest)
-            in_beta = (in_y * wide).sum()
-        if grad_beta is not None:
-            deficit = _entropy_deficit(tau) / beta
-            odds = (beta * wide + torch.log(2 * sigma.clamp_min(torch.finfo(wide.dtype).tiny))) * rest  # t (1 - σ)
-            in_grad = in_grad + grad_beta * deficit
-            in_y = in_y + grad_beta * grad * odds
-            in_beta = in_beta + grad_beta * (grad * (wide * odds - deficit)).sum()
-        return in_grad.to(grad.dtype), in_y.to(y.dtype), in_beta.to(log_beta.dtype), None
+        if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _fused.applies(grad_x, grad, y):
+            return *_fused.second(grad_x, grad, y, float(log_beta.exp())), None
+        return *_second(grad_x, grad_beta, grad, y, log_beta), None
+
+
+def _gradients(grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
+    beta = _widen(log_beta).exp()
+    tau = _tau(_widen(y), beta)
+    in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
+    in_beta = (grad * _entropy_deficit(tau)).sum().to(log_beta.dtype) / beta if with_beta else None
+    return in_x, in_beta
+
+
+def _second(
+    grad_x: Tensor | None, grad_beta: Tensor | None, grad: Tensor, y: Tensor, log_beta: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Differentiate `_gradients` in (g, y, ρ), in differentiable operations so that any further order follows."""
+    beta, wide = _widen(log_beta).exp(), _widen(y)
+    tau = _tau(wide, beta)
+    sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau
+    in_grad = in_y = in_beta = torch.zeros((), dtype=wide.dtype, device=y.device)
+    if grad_x is not None:
+        in_grad = grad_x * sigma
+        in_y = grad_x * grad * (beta * rest)
+        in_beta = (in_y * wide).sum()
+    if grad_beta is not None:
+        deficit = _entropy_deficit(tau) / beta
+        odds = (beta * wide + torch.log(2 * sigma.clamp_min(torch.finfo(wide.dtype).tiny))) * rest  # βx (1 - σ)
+        in_grad = in_grad + grad_beta * deficit
+        in_y = in_y + grad_beta * grad * odds
+        in_beta = in_beta + grad_beta * (grad * (wide * odds - deficit)).sum()
+    return in_grad.to(grad.dtype), in_y.to(y.dtype), in_beta.to(log_beta.dtype)
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -49,7 +49,10 @@ class SpectralNorm(nn.Module):
         """The operator norm ⟨u, W v⟩ as far as the iteration has come, at least the smallest positive number."""
         left, right = self.left, self.right
         if torch.is_grad_enabled() and weight.requires_grad:
-            left, right = left.clone(), right.clone()  # a later forward may advance the buffers before backward
+            left, right = (
+                left.clone(),
+                right.clone(),
+            )  # a later forward may advance the buffers before backward
         with torch.autocast(weight.device.type, enabled=False):
             sigma = (left * self.map.apply(weight.to(right.dtype), right)).sum()
         return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
@@ -116,9 +119,7 @@ def normalized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Spectr
 
 def converge(model: nn.Module, tolerance: float = 1e-5) -> dict[str, float]:
     """Iterate every spectral norm of `model` to convergence now; return each layer's σ by name."""
-    return {
-        name: spectral.converge(original(module), tolerance) for name, module, spectral in normalized_layers(model)
-    }
+    return {name: spectral.converge(original(module), tolerance) for name, module, spectral in normalized_layers(model)}
 
 
 def original(module: nn.Module) -> Tensor:

@@ -1,0 +1,31 @@
+"""A leaky rectifier with trainable curvature: what does LeakyReLU become?"""
+
+from torch import Tensor, nn
+
+from lowcurve.errors import UserError
+from lowcurve.layers.softplus import CenteredSoftplus
+
+
+class LeakyCenteredSoftplus(nn.Module):
+    """x ↦ a x + (1 - a) s₀(x; β): LeakyReLU with negative slope a for β → ∞, slope in (a, 1), curvature (1 - a) β/4.
+
+    >>> import torch
+    >>> layer = LeakyCenteredSoftplus(0.1, init_beta=1e4)
+    >>> [round(value, 3) for value in layer(torch.tensor([-1.0, 0.0, 1.0])).tolist()]
+    [-0.1, 0.0, 1.0]
+    """
+
+    def __init__(self, negative_slope: float = 0.01, init_beta: float = 5.0) -> None:
+        super().__init__()
+        if not 0 <= negative_slope <= 1:
+            raise UserError(f"expected a negative_slope in [0, 1], got {negative_slope}; use one in that range")
+        self.negative_slope = negative_slope
+        self.softplus = CenteredSoftplus(init_beta)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the activation elementwise."""
+        return self.negative_slope * x + (1 - self.negative_slope) * self.softplus(x)
+
+    def extra_repr(self) -> str:
+        """Show the slope."""
+        return f"negative_slope={self.negative_slope:g}"

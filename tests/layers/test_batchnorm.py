@@ -1,0 +1,102 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.modes import frozen_buffers, observing
+from tests.dense import dense_jacobian
+
+
+def settled(gamma: float, affine: bool = False) -> LipschitzBatchNorm2d:
+    torch.manual_seed(0)
+    layer = LipschitzBatchNorm2d(3, init_gamma=gamma, affine=affine)
+    with torch.no_grad():
+        layer.norm.running_var.copy_(torch.tensor([0.04, 1.0, 9.0]))
+        layer.norm.running_mean.normal_()
+        if affine:
+            layer.norm.weight.copy_(torch.tensor([0.5, -4.0, 1.0]))
+    return layer.eval()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 3.0, 1e4])
+@pytest.mark.parametrize("affine", [False, True])
+def test_lipschitz_is_the_exact_eval_mode_constant(gamma: float, affine: bool) -> None:
+    layer = settled(gamma, affine)
+    truth = torch.linalg.matrix_norm(dense_jacobian(copy.deepcopy(layer), (3, 2, 2)), 2)
+    assert float(layer.lipschitz().detach()) == pytest.approx(float(truth), rel=1e-5)
+    if not affine:
+        assert float(layer.lipschitz().detach()) == pytest.approx(min(gamma, (0.04 + 1e-5) ** -0.5), rel=1e-5)
+
+
+def test_large_gamma_is_plain_batch_norm_and_statistics_move_once() -> None:
+    torch.manual_seed(0)
+    ours, plain = LipschitzBatchNorm2d(4, init_gamma=1e6, affine=True), nn.BatchNorm2d(4)
+    for _ in range(3):
+        x = torch.randn(8, 4, 5, 5) * 3 + 1
+        assert torch.allclose(ours(x), plain(x), atol=1e-6)
+    for name, buffer in plain.named_buffers():
+        assert torch.equal(ours.norm.get_buffer(name), buffer)
+
+
+def test_cumulative_momentum_matches_batch_norm() -> None:
+    ours, plain = LipschitzBatchNorm1d(4, init_gamma=1e6, momentum=None), nn.BatchNorm1d(4, momentum=None, affine=False)
+    for _ in range(4):
+        x = torch.randn(16, 4)
+        assert torch.allclose(ours(x), plain(x), atol=1e-6)
+    assert torch.allclose(ours.norm.running_var, plain.running_var)
+
+
+def test_sync_batchnorm_conversion_keeps_the_constant_and_the_function() -> None:
+    layer = settled(2.0, affine=True)
+    x = torch.randn(2, 3, 4, 4)
+    expected = layer(x)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(copy.deepcopy(layer))).eval()
+    assert isinstance(synced[0].norm, nn.SyncBatchNorm)
+    assert float(synced[0].lipschitz()) == pytest.approx(float(layer.lipschitz()))
+    assert torch.allclose(synced(x), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("gamma", [1.5, 100.0])
+def test_gradients_in_input_and_gamma(training: bool, gamma: float) -> None:
+    layer = LipschitzBatchNorm1d(2, init_gamma=gamma, affine=True).double().train(training)
+    layer.norm.running_var.copy_(torch.tensor([0.2, 2.0]))
+
+    def apply(x: torch.Tensor, log_gamma: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        with frozen_buffers(layer):
+            values = {"log_gamma": log_gamma, "norm.weight": weight}
+            return torch.func.functional_call(layer, values, (x,))
+
+    x = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    log_gamma = layer.log_gamma.detach().requires_grad_()
+    assert gradcheck(apply, (x, log_gamma, weight))
+    assert gradgradcheck(apply, (x, log_gamma, weight), atol=1e-4)
+
+
+def test_contexts_restore_everything() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), LipschitzBatchNorm1d(4), nn.Dropout(0.5)).train()
+    net[0].weight.requires_grad_(False)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    flags = {name: p.requires_grad for name, p in net.named_parameters()}
+    net[2].eval()
+    modes = [m.training for m in net.modules()]
+    with observing(net):
+        assert not any(m.training for m in net.modules())
+        net(torch.randn(3, 4))
+    with frozen_buffers(net):
+        net(torch.randn(3, 4))
+    assert modes == [m.training for m in net.modules()]
+    assert flags == {name: p.requires_grad for name, p in net.named_parameters()}
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    net(torch.randn(3, 4))
+    assert not torch.equal(before["1.norm.running_mean"], net[1].norm.running_mean)
+
+
+@pytest.mark.parametrize("gamma", [0.0, -2.0, float("inf")])
+def test_impossible_gamma_is_refused(gamma: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        LipschitzBatchNorm2d(3, init_gamma=gamma)

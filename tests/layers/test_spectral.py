@@ -1,0 +1,161 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from lowcurve import spectral_norm
+from lowcurve.errors import UserError
+from lowcurve.layers.linear_map import LinearMap
+from lowcurve.layers.spectral import converge, original, spectral_of
+from tests.dense import dense_jacobian
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
+    dims = draw(st.sampled_from([1, 2]))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    kernel = tuple(draw(st.integers(1, 4)) for _ in range(dims))
+    stride = tuple(draw(st.integers(1, 3)) for _ in range(dims))
+    dilation = tuple(draw(st.integers(1, 2)) for _ in range(dims))
+    size = tuple(draw(st.integers(1, 7)) for _ in range(dims))
+    mode = draw(st.sampled_from(["zeros", "circular"]))
+    same = draw(st.booleans()) and all(s == 1 for s in stride)
+    padding = "same" if same else tuple(draw(st.integers(0, 3)) for _ in range(dims))
+    if mode == "circular":
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)] if same else padding
+        assume(all(p <= n for p, n in zip(reach, size, strict=True)))
+    cls = (nn.Conv1d, nn.Conv2d)[dims - 1]
+    torch.manual_seed(draw(st.integers(0, 2**16)))
+    module = cls(2 * groups, 3 * groups, kernel, stride, padding, dilation, groups, padding_mode=mode)
+    pads = [(0, 0)] * dims
+    if not same:
+        pads = [(p, p) for p in padding]
+        assume(all(n + 2 * p > d * (k - 1) for n, (p, _), d, k in zip(size, pads, dilation, kernel, strict=True)))
+    return module.double(), size
+
+
+@settings(deadline=None, max_examples=120)
+@given(convolutions())
+def test_map_and_adjoint_equal_the_dense_matrix(case: tuple[nn.Module, tuple[int, ...]]) -> None:
+    module, size = case
+    linear_map = LinearMap.of(module, size)
+    dense = dense_jacobian(module, linear_map.input_shape)
+    x = torch.randn(2, *linear_map.input_shape, dtype=torch.float64)
+    y = torch.randn(2, *linear_map.output_shape, dtype=torch.float64)
+    assert torch.allclose(linear_map.apply(module.weight, x).flatten(1), x.flatten(1) @ dense.T)
+    assert torch.allclose(linear_map.adjoint(module.weight, y).flatten(1), y.flatten(1) @ dense)
+
+
+@settings(deadline=None, max_examples=80)
+@given(convolutions())
+def test_converged_layer_has_unit_dense_norm(case: tuple[nn.Module, tuple[int, ...]]) -> None:
+    module, size = case
+    truth = float(torch.linalg.matrix_norm(dense_jacobian(module, LinearMap.of(module, size).input_shape), 2))
+    assume(truth > 1e-6)
+    spectral_norm(module.float(), size)
+    sigma = converge(module)[""]
+    assert sigma == pytest.approx(truth, rel=1e-4)
+    normalized = dense_jacobian(module, spectral_of(module).map.input_shape)
+    assert float(torch.linalg.matrix_norm(normalized, 2)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_warm_started_iteration_follows_a_training_weight() -> None:
+    torch.manual_seed(0)
+    layer = spectral_norm(nn.Conv2d(3, 8, 3, padding=1), (8, 8)).train()
+    optimizer = torch.optim.SGD(layer.parameters(), 0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        (layer(torch.randn(4, 3, 8, 8)) - 1).square().mean().backward()
+        optimizer.step()
+    assert float(torch.linalg.matrix_norm(dense_jacobian(copy.deepcopy(layer), (3, 8, 8)), 2)) == pytest.approx(
+        1, abs=0.03
+    )
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return spectral_norm(nn.Linear(6, 4))
+
+
+def state(layer: nn.Module) -> list[torch.Tensor]:
+    return [t.clone() for t in layer.state_dict().values()]
+
+
+def test_eval_and_reading_never_iterate_and_training_iterates_once() -> None:
+    layer = linear()
+    before = state(layer)
+    _ = layer.weight, layer.weight
+    layer.eval()(torch.randn(2, 6))
+    assert all(map(torch.equal, before, state(layer)))
+    layer.train()(torch.randn(2, 6))
+    spectral = spectral_of(layer)
+    weight = original(layer).detach()
+    v = weight.T @ before[-2][0] if before[-2].shape == (1, 4) else weight.T @ before[-1][0]
+    assert torch.allclose(spectral.right[0], v / v.norm(), atol=1e-6)
+
+
+def test_state_dict_keys_exist_from_construction_and_round_trip() -> None:
+    layer, twin = linear(), spectral_norm(nn.Linear(6, 4))
+    assert set(layer.state_dict()) == {
+        "bias",
+        "parametrizations.weight.original",
+        "parametrizations.weight.0.left",
+        "parametrizations.weight.0.right",
+    }
+    twin.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 6)
+    assert torch.equal(twin(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer).eval()(x), layer.eval()(x))
+
+
+def test_backward_after_two_training_forwards() -> None:
+    layer = linear().train()
+    x = torch.randn(3, 6)
+    (layer(x) + layer(x)).sum().backward()
+    assert bool(original(layer).grad.isfinite().all())
+
+
+def test_gradients_of_the_normalized_weight() -> None:
+    layer = spectral_norm(nn.Conv2d(2, 2, 2, stride=2, padding=1).double(), (3, 3))
+    spectral = spectral_of(layer)
+    weight = original(layer).detach().requires_grad_()
+    assert gradcheck(spectral, (weight,))
+    assert gradgradcheck(spectral, (weight,))
+
+
+def test_compile_and_autocast() -> None:
+    layer = spectral_norm(nn.Conv2d(3, 4, 3, padding="same"), (8, 8)).train()
+    twin = copy.deepcopy(layer)
+    x = torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(twin, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(x), layer(x), atol=1e-6)
+    assert torch.allclose(spectral_of(twin).left, spectral_of(layer).left, atol=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert spectral_of(layer).left.dtype == torch.float32
+
+
+def test_zero_weight_gives_zero_not_nan() -> None:
+    layer = nn.Linear(3, 2, bias=False)
+    nn.init.zeros_(layer.weight)
+    assert torch.equal(spectral_norm(layer)(torch.ones(1, 3)), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "message"),
+    [
+        (nn.Conv2d(3, 3, 3), None, "needs input_size"),
+        (nn.Conv2d(3, 3, 3), (2, 2), "too small"),
+        (nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"), (8, 8), "padding_mode"),
+        (nn.ReLU(), None, "expected a Linear or Conv layer"),
+        (linear(), None, "already"),
+    ],
+)
+def test_what_cannot_be_normalized_is_refused(module: nn.Module, size: tuple[int, int] | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        spectral_norm(module, size)
