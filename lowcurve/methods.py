@@ -1,14 +1,14 @@
 """Which methods are there? The rows of the paper's tables as data: architecture switches and loss terms.
 
-A method is what it changes in a plain network and a plain loss. `a+b+c` joins such changes, so every combination
-has a meaning: `lcnn+gradreg` is the paper's, `relu+gradreg` needs no further code.
+A method is what it changes in a plain network and a plain loss. `a+b+c` joins such changes, so every
+combination has a meaning: `lcnn+gradreg` is the paper's, `relu+gradreg` needs no further code.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +20,7 @@ from lowcurve.surgery.convert import convert
 
 
 class Coefficients(BaseModel):
-    """The numbers of all methods, with the paper's values (DESIGN of the recipe: `docs/training.md`)."""
+    """The numbers of all methods, with the paper's values (see `docs/training.md`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -40,7 +40,7 @@ class Coefficients(BaseModel):
 
 @dataclass(frozen=True)
 class Method:
-    """What a method changes: the activation, which parts of the surgery, which loss terms, which coefficients.
+    """What a method changes: the activation, parts of the surgery, loss terms, its own coefficients.
 
     `activation` is None for the paper's stand-in for ReLU (softplus with β = 1000) or a key of `ACTIVATIONS`;
     "learned" is the centered softplus with a trained β. `terms` are added to the cross-entropy.
@@ -51,7 +51,7 @@ class Method:
     spectral: bool = False
     batchnorm: bool = False
     terms: tuple[str, ...] = ()
-    coefficients: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    coefficients: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def converts(self) -> bool:
@@ -130,7 +130,7 @@ def build(
     residual: str = "mean",
     coefficients: Coefficients | None = None,
 ) -> nn.Module:
-    """Return the untrained network of `method`: a plain net with its activation, then its part of the surgery.
+    """Return the untrained network of `method`: a plain net with its activation, then its surgery.
 
     `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator.
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import data
+from lowcurve.commands import data, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
+    "train": train.train,
     "data": data.app,
 }

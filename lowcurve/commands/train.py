@@ -16,12 +16,8 @@ def train(
         typer.Option("--from", help="Fine-tune this run or package:factory instead of a new network."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder in which the run's folder is made.")] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")
-    ] = None,
-    resume: Annotated[
-        str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")
-    ] = "never",
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
     import logging
@@ -36,8 +32,6 @@ def train(
     logging.getLogger("lowcurve").setLevel(logging.INFO)
     paths = {"output": output, "data.dir": data_dir, "model.from": source}
     given = [f"{key}={str(value)!r}" for key, value in paths.items() if value is not None]
-    run = run_training(
-        read_config(recipe, [*given, *(changes or [])]), resume="auto" if resume == "auto" else "never"
-    )
+    run = run_training(read_config(recipe, [*given, *(changes or [])]), resume="auto" if resume == "auto" else "never")
     summary = run.summary
     typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")

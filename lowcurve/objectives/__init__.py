@@ -1,1 +1,1 @@
-"""What does training minimize besides cross-entropy? One loss term per file, each per sample and free of batch size."""
+"""What does training minimize besides cross-entropy? One term per file, all per sample."""

@@ -16,11 +16,12 @@ def adversarial_examples(
 ) -> Tensor:
     r"""Return :math:`x' = \arg\max \ell(x')` over :math:`\|x' - x\|_2 \le \epsilon`, x' in [0, 1], by PGD.
 
-    Each step moves a sample by :math:`2.5\,\epsilon/\text{steps}` along its normalized gradient and projects it
-    back; the start is uniform in the ball. `mode` "eval" attacks the function that will be deployed: samples do not
-    meet in batch statistics, so that the attack is per sample and the same at every batch size. "train" attacks the
-    function whose loss is minimized next, batch statistics included. In neither does a running statistic or a
-    singular vector move. Parameters need no gradient meanwhile: a step costs a forward and half a backward.
+    Each step moves a sample by :math:`2.5\,\epsilon/\text{steps}` along its normalized gradient and
+    projects it back; the start is uniform in the ball. `mode` "eval" attacks the function that will be
+    deployed: samples do not meet in batch statistics, so that the attack is per sample and the same at
+    every batch size. "train" attacks the function whose loss is minimized next, batch statistics included.
+    In neither does a running statistic or a singular vector move. Parameters need no gradient meanwhile: a
+    step costs a forward and half a backward.
     """
     with observing(model), cached():
         net: Callable[[Tensor], Tensor] = Replay(model.train()) if mode == "train" else model
@@ -41,7 +42,7 @@ def ascend(loss: Callable[[Tensor], Tensor], x: Tensor, eps: float, steps: int) 
 
 
 def uniform_in_ball(x: Tensor, eps: float) -> Tensor:
-    """Draw one point uniformly from the ℓ₂ ball of radius `eps` per sample of `x`, from the global generator."""
+    """Draw a point of the ℓ₂ ball of radius `eps` per sample of `x`, uniformly, from the global generator."""
     direction = torch.randn_like(x)
     dimension = x[0].numel()
     radius = eps * torch.rand(len(x), device=x.device) ** (1 / dimension)

@@ -1,14 +1,14 @@
 """CURE: curvature regularization by the change of the input gradient along the attack direction."""
 
-import torch
 from torch import Tensor
 
 from lowcurve.objectives.gradient import mean_square
 
 
 def cure_direction(gradient: Tensor, length: float) -> Tensor:
-    r"""Return :math:`z_i = h \, \mathrm{sign}(g_i) / \|\mathrm{sign}(g_i)\|_2`, detached; h is `length` in pixels.
+    r"""Return :math:`z_i = h \, \mathrm{sign}(g_i) / \|\mathrm{sign}(g_i)\|_2`, detached; h is `length`.
 
+    >>> import torch
     >>> cure_direction(torch.tensor([[2.0, -3.0, 0.0, 1.0, 1.0]]), length=1.0)
     tensor([[ 0.5000, -0.5000,  0.0000,  0.5000,  0.5000]])
     """
@@ -18,9 +18,9 @@ def cure_direction(gradient: Tensor, length: float) -> Tensor:
 
 
 def cure_penalty(there: Tensor, here: Tensor) -> Tensor:
-    r"""Return :math:`\frac1N \sum_i \| \nabla\ell_i(x_i + z_i) - \nabla\ell_i(x_i) \|_2^2` (Moosavi-Dezfooli, 2019).
+    r"""Return :math:`\frac1N \sum_i \| \nabla\ell_i(x_i + z_i) - \nabla\ell_i(x_i) \|_2^2`.
 
-    `here` and `there` are the input gradients at x and x + z. Where the loss is quadratic with Hessian H the
-    summand is :math:`\|H z_i\|^2`.
+    From Moosavi-Dezfooli et al. (2019). `here` and `there` are the input gradients at x and x + z. Where
+    the loss is quadratic with Hessian H the summand is :math:`\|H z_i\|^2`.
     """
     return mean_square(there - here)

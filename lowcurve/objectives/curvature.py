@@ -1,7 +1,5 @@
 """The data-free curvature penalty of an LCNN: smooth activations and batch norms of small gain."""
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -12,26 +10,22 @@ from lowcurve.layers.softplus import CenteredSoftplus
 def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5) -> Tensor:
     r"""Return :math:`R = \lambda_\beta \sum_i \beta_i + \lambda_\gamma \sum_j |\log \gamma_j|`.
 
-    :math:`\beta_i` is the sharpness of the i-th centered softplus, :math:`\gamma_j` the Lipschitz constant allowed
-    to the j-th batch norm, `beta` and `gamma` are the weights :math:`\lambda`. The paper writes :math:`\log \gamma`
-    and takes :math:`\gamma \ge 1` for granted; the absolute value makes :math:`\gamma = 1` the minimum instead.
-    A layer that is called several times counts once. A model without such layers has no penalty, 0.
+    :math:`\beta_i` is the sharpness of the i-th centered softplus, :math:`\gamma_j` the Lipschitz constant
+    allowed to the j-th batch norm, `beta` and `gamma` are the weights :math:`\lambda`. The paper writes
+    :math:`\log \gamma` and takes :math:`\gamma \ge 1` for granted; the absolute value makes :math:`\gamma =
+    1` the minimum instead. A layer that is called several times counts once. A model without such layers
+    has no penalty, 0.
 
     >>> model = nn.Sequential(CenteredSoftplus(init_beta=5.0), CenteredSoftplus(init_beta=3.0))
     >>> round(float(curvature_penalty(model, beta=0.1)), 6)
     0.8
     """
-    log_betas = [layer.log_beta for layer in model.modules() if isinstance(layer, CenteredSoftplus)]
+    log_betas: list[Tensor] = [layer.log_beta for layer in model.modules() if isinstance(layer, CenteredSoftplus)]
     norms = (LipschitzBatchNorm1d, LipschitzBatchNorm2d)
-    log_gammas = [layer.log_gamma for layer in model.modules() if isinstance(layer, norms)]
-    penalty = torch.zeros((), device=_device(model))
+    log_gammas: list[Tensor] = [layer.log_gamma for layer in model.modules() if isinstance(layer, norms)]
+    penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
     if log_betas:  # one stack each: a handful of kernels, however deep the net
         penalty = penalty + beta * torch.stack(log_betas).exp().sum()
     if log_gammas:
         penalty = penalty + gamma * torch.stack(log_gammas).abs().sum()
     return penalty
-
-
-def _device(model: nn.Module) -> torch.device:
-    parameters: Iterable[Tensor] = model.parameters()
-    return next((parameter.device for parameter in parameters), torch.device("cpu"))

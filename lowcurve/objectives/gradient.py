@@ -1,4 +1,4 @@
-"""GradReg: the mean squared norm of the loss's input gradient, by double backprop or by finite differences."""
+"""GradReg: the mean squared norm of the loss's gradient in the input, exactly or by differences."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,13 @@ from lowcurve.errors import UserError
 def input_gradient(losses: Tensor, x: Tensor, create_graph: bool = True) -> Tensor:
     r"""Return :math:`g` with rows :math:`g_i = \nabla_{x_i} \sum_j \ell_j`, of the shape of `x`.
 
-    `losses` has one entry :math:`\ell_j` per sample. Where samples do not meet, :math:`g_i = \nabla_{x_i} \ell_i`;
-    batch norm in train mode lets :math:`\ell_j` depend on :math:`x_i`, and :math:`g_i` then contains that too.
+    `losses` has one entry :math:`\ell_j` per sample. Where samples do not meet,
+    :math:`g_i = \nabla_{x_i} \ell_i`; batch norm in train mode lets :math:`\ell_j` depend on :math:`x_i`, and
+    :math:`g_i` then contains that too.
     """
     if losses.shape != x.shape[:1] or not x.requires_grad:
         raise UserError(
-            f"the gradient penalty needs one loss per sample and an x that requires gradients before the forward, "
+            "a gradient penalty needs one loss per sample and an x that required gradients in the forward, "
             f"got losses {tuple(losses.shape)}, x {tuple(x.shape)} with requires_grad={x.requires_grad}; "
             "call x.requires_grad_() first and use reduction='none'"
         )
@@ -45,18 +46,6 @@ def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True) -> Te
     return mean_square(input_gradient(losses, x, create_graph))
 
 
-def step_along(direction: Tensor, length: Tensor | float, largest: Tensor | None = None) -> Tensor:
-    r"""Return the one scalar :math:`s = h / \max_i \|d_i\|_2` that moves no sample of `direction` by more than h.
-
-    One scalar for the whole batch: with batch statistics :math:`\ell_j` depends on every :math:`x_i`, and steps
-    scaled sample by sample would estimate another derivative. `largest` replaces the maximum where the batch is
-    spread over processes.
-    """
-    if largest is None:
-        largest = largest_norm(direction)
-    return length / largest.clamp_min(torch.finfo(direction.dtype).tiny ** 0.5)
-
-
 def largest_norm(rows: Tensor) -> Tensor:
-    """Return the largest Euclidean norm of a row."""
-    return rows.flatten(1).norm(dim=1).amax()
+    """Return the largest Euclidean norm of a row, never quite 0."""
+    return rows.flatten(1).norm(dim=1).amax().clamp_min(torch.finfo(rows.dtype).tiny ** 0.5)

@@ -1,4 +1,4 @@
-"""How is the same train-mode function evaluated twice? By replaying the buffers and the noise of the first pass."""
+"""How is the same train-mode function evaluated twice? By replaying its buffers and its noise."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,11 @@ from torch.func import functional_call
 class Replay:
     """The function that `model` is about to compute, kept for further inputs.
 
-    In train mode a forward changes its own successor: batch norm moves its running statistics (which scale a γ-BN),
-    power iteration its singular vectors, dropout the generator. Make a `Replay` *before* the first forward; each
-    call then starts from what that forward started from and works on copies, so the model's own buffers advance
-    once per step and graphs of earlier passes stay valid. Batch statistics are the new input's own.
+    In train mode a forward changes its own successor: batch norm moves its running statistics (which scale
+    a γ-BN), power iteration its singular vectors, dropout the generator. Make a `Replay` *before* the first
+    forward; each call then starts from what that forward started from and works on copies, so the model's
+    own buffers advance once per step and graphs of earlier passes stay valid. Batch statistics are the new
+    input's own.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 from torch import nn
 
-from lowcurve.training.runs import Run, save_model, write_json
 from lowcurve.training.files import write_atomic
+from lowcurve.training.runs import Run, save_model, write_json
 
 
 def finish(run: Run, model: nn.Module, rows: list[dict[str, Any]], seconds: float) -> None:
-    """Write `model.safetensors`, `card.md` and, last, `summary.json`, whose presence says that all is there."""
+    """Write `model.safetensors`, `card.md` and, last, `summary.json`: its presence says that all is there."""
     last = rows[-1]
     summary = {
         "accuracy": last["test_accuracy"],
@@ -43,7 +43,7 @@ def card(run: Run, summary: dict[str, Any]) -> str:
         "| | |",
         "|---|---|",
         f"| test accuracy | {100 * summary['accuracy']:.2f} % of {data['test']:,} |",
-        f"| training accuracy (running, augmented) | {100 * summary['train_accuracy']:.2f} % of {data['train']:,} |",
+        f"| running training accuracy | {100 * summary['train_accuracy']:.2f} % of {data['train']:,} |",
         f"| input | {shape}, pixels in [0, 1], not normalized outside the model |",
         f"| classes | {data['num_classes']} |",
         f"| training | {train.epochs} epochs, batch {train.batch_size}, lr {train.lr:g}, "
@@ -54,8 +54,9 @@ def card(run: Run, summary: dict[str, Any]) -> str:
         "",
         *_constants("β of the centered softplus", summary["beta"]),
         *_constants("γ of the batch norms", summary["gamma"]),
-        "Load it with `lowcurve.load(FOLDER)`; `config.toml` is the whole recipe and `lowcurve train config.toml` "
-        "trains it again. Accuracy says nothing about robustness: see `lowcurve measure`, `attack` and `certify`.",
+        "Load it with `lowcurve.load(FOLDER)`; `config.toml` is the whole recipe and `lowcurve train "
+        "config.toml` trains it again. Accuracy says nothing about robustness: see `lowcurve measure`, `attack` "
+        "and `certify`.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""How is a run's whole state kept? Tensors in safetensors, the rest in JSON that vouches for both by checksum."""
+"""How is a run's whole state kept? Tensors in safetensors, the rest in JSON, both checksummed."""
 
 import hashlib
 import json
@@ -29,10 +29,8 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `folder`/STEP.safetensors, then STEP.json, whose presence completes the pair; keep the last two."""
-    data = save(
-        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
-    )
+    """Write `folder`/STEP.safetensors, then STEP.json, which completes the pair; keep the last two pairs."""
+    data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()})
     body = {
         "step": checkpoint.step,
         "values": checkpoint.values,
@@ -45,7 +43,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint, None where there is none at all; damaged ones are named and passed over."""
+    """Return the newest intact checkpoint, None where there is none; damaged ones are passed over."""
     candidates = sorted(folder.glob("*.json"), reverse=True)
     for path in candidates:
         try:
@@ -96,9 +94,7 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
     for name, parameter in model.named_parameters():
         momentum = checkpoint.tensors.get(f"momentum.{name}")
         if momentum is not None:
-            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(
-                momentum
-            )
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(momentum)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:
@@ -107,6 +103,4 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str) -> No
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:400]
-        raise UserError(
-            f"the weights of {where} do not fit the network of its config.toml: {reason}"
-        ) from None
+        raise UserError(f"the weights of {where} do not fit the network of its config.toml: {reason}") from None

@@ -1,4 +1,4 @@
-"""What does a recipe say? A typed configuration whose defaults are the paper's; mistakes are named before a run."""
+"""What does a recipe say? A typed configuration; its defaults are the paper's, mistakes are named."""
 
 import math
 import tomllib
@@ -24,14 +24,10 @@ class DataConfig(Section):
     """Which samples."""
 
     name: str = Field(default="digits", description="a data set's name, folder:PATH or parquet:PATH")
-    dir: Path | None = Field(
-        default=None, description="where the files are; default $LOWCURVE_DATA or the cache"
-    )
+    dir: Path | None = Field(default=None, description="where the files are; default $LOWCURVE_DATA or the cache")
     limit_train: int | None = Field(default=None, ge=2, description="use so many training samples only")
     limit_test: int | None = Field(default=None, ge=1, description="use so many test samples only")
-    augmentation: tuple[str, ...] | None = Field(
-        default=None, description="default: what is customary for the set"
-    )
+    augmentation: tuple[str, ...] | None = Field(default=None, description="default: what is customary for the set")
 
     @field_validator("name")
     @classmethod
@@ -84,9 +80,7 @@ class TrainConfig(Section):
     epochs: int = Field(default=200, ge=1)
     batch_size: int = Field(default=128, ge=2, description="samples per step, over all processes")
     lr: float = Field(default=0.1, gt=0)
-    milestones: tuple[float, ...] = Field(
-        default=(0.75, 0.875), description="when lr falls, as shares of training"
-    )
+    milestones: tuple[float, ...] = Field(default=(0.75, 0.875), description="when lr falls, as shares of training")
     lr_decay: float = Field(default=0.1, gt=0, le=1, description="factor of lr at each milestone")
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=5e-4, ge=0, description="none on β and γ")
@@ -125,7 +119,7 @@ class Config(Section):
         smooth = self.method.method.activation in ("learned", "softplus-10")
         if gradient == "finite" and "gradient" in terms and not (smooth and self.method.init_beta <= 10):
             raise ValueError(
-                "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is no longer small; "
+                "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is large; "
                 "use 'double' or a method with lcnn, csoftplus-only or softplus-wd"
             )
         if gradient == "finite" and "cure" in terms:
@@ -133,9 +127,7 @@ class Config(Section):
         if self.train.precision == "bfloat16" and {"gradient", "cure"} & set(terms):
             raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
         if self.train.compile and {"gradient", "cure"} & set(terms):
-            raise ValueError(
-                "train.compile has no double backprop, which gradient penalties need; leave it out"
-            )
+            raise ValueError("train.compile has no double backprop, which gradient penalties need; leave it out")
         if any(part in self.name for part in "/\\\0") or self.name in (".", ".."):
             raise ValueError(f"name is one folder, got {self.name!r}; put the rest in `output`")
         return self
@@ -159,9 +151,7 @@ def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     try:
         tree = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
-        raise UserError(
-            f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file"
-        ) from None
+        raise UserError(f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML: {error}") from None
     for override in overrides:
@@ -170,7 +160,7 @@ def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:
-    """Check a tree of values; every mistake becomes one line that says expected, got and the nearest valid name."""
+    """Check a tree of values; every mistake becomes a line that says expected, got and the nearest name."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -196,8 +186,10 @@ def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     for name, info in section.model_fields.items():
         key = prefix + (info.alias or name)
         inner = info.annotation
-        is_section = isinstance(inner, type) and issubclass(inner, BaseModel)
-        names += _keys(inner, key + ".") if is_section else [key]
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += _keys(inner, key + ".")
+        else:
+            names.append(key)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Who trains besides this process? One process alone, or those that torchrun started, each with its share of a batch."""
+"""Who trains besides this process? Nobody, or those that torchrun started, each with its share."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from lowcurve.errors import UserError
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: `rank` of `size`, and its device."""
+    """One process among all: `rank` of `size`, and its device."""
 
     rank: int
     size: int
@@ -45,8 +45,8 @@ class World:
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return a model whose backward averages gradients over processes.
 
-        Buffers are not broadcast: a step may have several forwards, and singular vectors follow equal weights from
-        equal starts on every rank. Running statistics are averaged by `average_statistics` instead.
+        Buffers are not broadcast: a step may have several forwards, and singular vectors follow equal weights
+        from equal starts on every rank. Running statistics are averaged by `average_statistics` instead.
         """
         if self.size == 1:
             return model

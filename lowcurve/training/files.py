@@ -1,4 +1,4 @@
-"""How is a file written so that a crash leaves the old one or the new one, never half of it?"""
+"""How are files written? So that a crash leaves the old one or the new one, never half of it."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from lowcurve.errors import UserError
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write beside `path`, force it to the disk, then rename; an old file stays intact until the new one is whole."""
+    """Write beside `path`, force it to the disk, then rename: the old file stays meanwhile."""
     data = content.encode() if isinstance(content, str) else content
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -21,9 +21,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         sync_folder(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; free some space or choose another folder"
-        ) from error
+        raise UserError(f"cannot write {path}: {error.strerror}; free some space or choose another folder") from error
 
 
 def sync_folder(folder: Path) -> None:

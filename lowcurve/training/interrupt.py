@@ -22,7 +22,7 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Collect SIGINT and SIGTERM for the duration; a second SIGINT interrupts at once. Other threads collect none."""
+    """Collect SIGINT and SIGTERM for the duration, in the main thread; a second SIGINT interrupts at once."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():
         yield request

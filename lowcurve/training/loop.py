@@ -110,9 +110,9 @@ class Session:
         """Say that training has failed and what to try."""
         rate = learning_rate(self.config.train, 0)
         return UserError(
-            f"training diverged: loss {loss:.4g} in epoch {self.epoch}, step {self.step}. The last good checkpoint "
-            f"is in {self.run.folder / 'checkpoints'}. Try under another name: a smaller train.lr (now {rate:g}), "
-            "train.clip_gradient=1, or smaller penalties of the method"
+            f"training diverged: loss {loss:.4g} in epoch {self.epoch}, step {self.step}. The last good "
+            f"checkpoint is in {self.run.folder / 'checkpoints'}. Try under another name: a smaller train.lr "
+            f"(now {rate:g}), train.clip_gradient=1, or smaller penalties of the method"
         )
 
 
@@ -124,7 +124,7 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     make = network if config.model.source is None else start_from
     model = make(config, dataset.input_size, dataset.num_classes, run.folder).to(world.device).train()
     if config.train.channels_last and len(dataset.input_size) == 3:
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.train.compile:
         model.compile()
     wrapped = world.wrap(model)
@@ -188,8 +188,7 @@ def _train_epoch(session: Session, request: Request, show: Callable[[int, str], 
             means = _healthy(session)
             show(
                 done + 1,
-                f"{samples / (clock - started):.0f}/s  "
-                + "  ".join(f"{k} {v:.3g}" for k, v in means.items()),
+                f"{samples / (clock - started):.0f}/s  " + "  ".join(f"{k} {v:.3g}" for k, v in means.items()),
             )
         _save_or_stop(session, request)
     _healthy(session)
@@ -229,9 +228,7 @@ def _row(session: Session, speed: float) -> dict[str, Any]:
     return row | constants(session.model)
 
 
-def evaluate(
-    model: nn.Module, split: Split, world: World | None = None, batch_size: int = 500
-) -> tuple[float, float]:
+def evaluate(model: nn.Module, split: Split, world: World | None = None, batch_size: int = 500) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy over `split` in eval mode; the model's mode is restored."""
     device = next(model.parameters()).device
     world = world or World(0, 1, device)

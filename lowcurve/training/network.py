@@ -1,4 +1,4 @@
-"""Which network does a recipe train? A new one of the method, or an existing one after the method's surgery."""
+"""Which network does a recipe train? A new one of the method, or an existing one after its surgery."""
 
 import shutil
 from dataclasses import replace

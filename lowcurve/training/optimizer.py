@@ -1,4 +1,4 @@
-"""Which parameters decay, and how fast is learning at a given step?"""
+"""How does a step move the weights? SGD with momentum, decay where it belongs, the paper's schedule."""
 
 import torch
 from torch import nn

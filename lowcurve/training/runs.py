@@ -84,9 +84,7 @@ def load(run: Run | Path | str) -> nn.Module:
 
 def save_model(folder: Path, model: nn.Module) -> None:
     """Write the final weights."""
-    weights = {
-        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
-    }
+    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     write_atomic(folder / "model.safetensors", save(weights))
 
 
@@ -117,14 +115,12 @@ def environment(config: Config, dataset: Dataset, world_size: int) -> dict[str, 
 
 
 def git_revision() -> str | None:
-    """Return the commit of the code that runs, with `+` where files differ from it; None outside a repository."""
+    """Return the commit of the code that runs, with `+` where files differ; None outside a repository."""
     here = Path(__file__).parent
     try:
         commands = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"])
         revision, changes = (
-            subprocess.run(
-                command, cwd=here, capture_output=True, text=True, timeout=10, check=True
-            ).stdout.strip()
+            subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
             for command in commands
         )
     except (OSError, subprocess.SubprocessError):
@@ -155,7 +151,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}; train the run again") from None
     if not isinstance(content, dict):
-        raise UserError(
-            f"{path} should hold a JSON object, got {type(content).__name__}; train the run again"
-        )
+        raise UserError(f"{path} should hold a JSON object, got {type(content).__name__}; train the run again")
     return content

@@ -27,9 +27,7 @@ def claim(config: Config, resume: Resume, world: World) -> Iterator[Run]:
             except UserError as error:
                 problem = error
         if world.any(problem is not None):
-            raise problem or UserError(
-                f"the first process could not start in {config.folder}; see its message"
-            )
+            raise problem or UserError(f"the first process could not start in {config.folder}; see its message")
         yield Run(config.folder)
 
 
@@ -42,9 +40,7 @@ def _claim(config: Config, resume: Resume, held: ExitStack) -> None:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
     begun = any((folder / "checkpoints").glob("*.json")) or Run(folder).finished
     if begun and resume == "never":
-        raise UserError(
-            f"{folder} holds a run already; go on with --resume auto, or give this one another name"
-        )
+        raise UserError(f"{folder} holds a run already; go on with --resume auto, or give this one another name")
     if begun:
         _compare(read_config(folder / "config.toml"), config, folder)
     else:
@@ -57,9 +53,7 @@ def _compare(before: Config, now: Config, folder: Path) -> None:
         _flat(now.model_dump(mode="json", by_alias=True)),
     )
     changed = [
-        f"{key}: {old[key]!r} before, {new[key]!r} now"
-        for key in old
-        if old[key] != new[key] and key not in PLACE
+        f"{key}: {old[key]!r} before, {new[key]!r} now" for key in old if old[key] != new[key] and key not in PLACE
     ]
     if changed:
         raise UserError(

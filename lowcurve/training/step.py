@@ -1,7 +1,7 @@
 """What is one training step? Forward and backward of all loss terms of a method; afterwards `.grad` is set.
 
-The passes, in units of a plain step (three convolutions' worth per layer): cross-entropy 1, GradReg 2, CURE 4,
-adversarial training 1 + 2/3 per attack step. Nothing here waits for the device.
+In units of a plain step (three convolutions per layer): cross-entropy 1, GradReg 2, CURE 4, adversarial
+training 1 + 2/3 per attack step. Nothing here waits for the device.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.cure import cure_direction, cure_penalty
 from lowcurve.objectives.curvature import curvature_penalty
-from lowcurve.objectives.gradient import input_gradient, largest_norm, mean_square, step_along
+from lowcurve.objectives.gradient import input_gradient, largest_norm, mean_square
 from lowcurve.objectives.replay import Replay
 
 # Terms of the parameters alone: name -> function of the bare model and the coefficients.
@@ -35,10 +35,10 @@ def training_step(
     coefficients: Coefficients | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Set the gradient of the method's whole loss on every parameter; return its terms and the batch's accuracy.
+    """Set every parameter's gradient of the method's whole loss; return its terms and the batch's accuracy.
 
-    The terms, detached and already weighted, add up to "loss". `dtype` other than float32 runs the forward under
-    autocast. With adversarial training every other term is taken at the adversarial inputs.
+    The terms, detached and already weighted, add up to "loss". `dtype` other than float32 runs the forward
+    under autocast. With adversarial training every other term is taken at the adversarial inputs.
     """
     method = find_method(method) if isinstance(method, str) else method
     numbers = coefficients or Coefficients(**method.coefficients)
@@ -54,9 +54,7 @@ def training_step(
                 steps=numbers.adversarial_steps,
                 mode=numbers.adversarial_mode,
             )
-    penalties = {
-        name: PARAMETER_TERMS[name](bare, numbers) for name in method.terms if name in PARAMETER_TERMS
-    }
+    penalties = {name: PARAMETER_TERMS[name](bare, numbers) for name in method.terms if name in PARAMETER_TERMS}
     finite = "gradient" in method.terms and numbers.gradient == "finite"
     run = _finite_differences if finite else _double_backprop
     terms, logits = run(model, partial(_losses, y=y, dtype=dtype), x, method.terms, numbers, penalties)
@@ -92,9 +90,7 @@ def _double_backprop(
         terms["gradient"] = numbers.lambda_grad * mean_square(gradient)
     if replay is not None:
         there = (x + cure_direction(gradient, numbers.cure_step)).detach().requires_grad_()
-        terms["cure"] = numbers.lambda_cure * cure_penalty(
-            input_gradient(losses_of(replay, there)[0], there), gradient
-        )
+        terms["cure"] = numbers.lambda_cure * cure_penalty(input_gradient(losses_of(replay, there)[0], there), gradient)
     torch.stack(list(terms.values())).sum().backward()
     return terms, logits
 
@@ -107,11 +103,16 @@ def _finite_differences(
     numbers: Coefficients,
     penalties: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], Tensor]:
-    r"""Two plain passes: with L the mean loss, g its input gradient times N, s the step of `step_along`,
+    r"""Two plain passes instead of a graph of the gradient.
 
-    .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2 \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+    With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
 
-    The first backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s in the total.
+    .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
+              \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+
+    One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics each
+    loss depends on every input, and steps scaled sample by sample would estimate another derivative. The first
+    backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s in the total.
     """
     replay = Replay(model)
     x = x.detach().requires_grad_()
@@ -123,7 +124,7 @@ def _finite_differences(
     largest = largest_norm(gradient)
     if isinstance(model, DistributedDataParallel):
         dist.all_reduce(largest, dist.ReduceOp.MAX)
-    step = step_along(gradient, numbers.difference_step, largest)
+    step = numbers.difference_step / largest
     weight = 2 * numbers.lambda_grad / step
     torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], 1 - weight)
     moved, _ = losses_of(replay, x.detach() + step * gradient)
@@ -133,9 +134,7 @@ def _finite_differences(
     return terms, logits
 
 
-def _losses(
-    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def _losses(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return per-sample losses and logits; what follows autocast is float32 again."""
     with _autocast(x, dtype):
         logits = model(x)
