@@ -20,7 +20,7 @@ def crop(images: Tensor, draws: Tensor) -> Tensor:
         draws: (N,) integers; the window's corner (top, left) is the draw modulo 81, in base 9.
     """
     count, channels, height, width = images.shape
-    padded = F.pad(images, (PADDING,) * 4)
+    padded = F.pad(images, (PADDING,) * 4).contiguous()
     stride_n, stride_c, stride_h, _ = padded.stride()
     corner = draws % (2 * PADDING + 1) ** 2
     top, left = corner // (2 * PADDING + 1), corner % (2 * PADDING + 1)

@@ -48,7 +48,7 @@ class Batches:
             size = min(self.batch_size, count - start)
             if self.shuffle:  # all ranks step together: equal parts, no part that batch norm cannot use
                 part = size // self.world
-                if part > 1 or start == 0:
+                if part > 1 or size == self.batch_size or start == 0:
                     shards.append(slice(start + self.rank * part, start + (self.rank + 1) * part))
             else:  # evaluation counts each sample once
                 first, last = (start + size * r // self.world for r in (self.rank, self.rank + 1))
