@@ -1,0 +1,1 @@
+"""How does an existing model become a low-curvature one, and a low-curvature one a plain one again?"""

@@ -1,0 +1,223 @@
+"""How does any classifier become a low-curvature one? Activations, batch norms and linear layers are replaced.
+
+ReLU-like activations become `CenteredSoftplus`, each site with its own β; batch norms `LipschitzBatchNorm`; Linear
+and convolution layers get unit operator norm at the input size of the example. Weights are kept. What each type
+becomes is in `rules`; `docs/conversion.md` explains it.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from lowcurve.errors import UserError
+from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.spectral import original, spectral_norm, spectral_of
+from lowcurve.surgery.probe import Probe, probe
+from lowcurve.surgery.refuse import input_size, is_linear_layer, refuse_unconvertible, refuse_wrapped
+from lowcurve.surgery.report import Change, ConversionReport
+from lowcurve.surgery.rewrite import spelled
+from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
+from lowcurve.surgery.trace import activation_functions, separate, slots
+
+
+@dataclass
+class _Surgery:
+    """The model under the knife, the run that says what it does, and the notes so far."""
+
+    model: nn.Module
+    run: Probe
+    untouched: set[nn.Module]
+    replaced: list[Change] = field(default_factory=list)
+    left: list[Change] = field(default_factory=list)
+
+    def sites(self) -> Iterator[tuple[str, nn.Module, list[tuple[nn.Module, str]]]]:
+        """Yield (name, module, its slots) of every module that the run reached and that may be touched."""
+        places = slots(self.model)
+        for name, module in list(self.model.named_modules()):
+            if self.run.reached(module) and module not in self.untouched:
+                yield name, module, places.get(module, [])
+
+    def put(self, old: nn.Module, new: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
+        """Register `new` where `old` was, in its mode, on the model's device and in its precision."""
+        reference = next((p for p in self.model.parameters() if p.is_floating_point()), torch.zeros(()))
+        new.to(reference.device, reference.dtype).train(old.training)
+        for owner, slot in places:
+            owner._modules[slot] = new
+        if old is self.model:
+            self.model = new
+
+
+def convert(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    activation: bool = True,
+    batchnorm: bool = True,
+    spectral: bool = True,
+    init_beta: float = 5.0,
+    init_gamma: float = 10.0,
+) -> tuple[nn.Module, ConversionReport]:
+    """Return a low-curvature copy of `model`, with its weights, and a report; `model` itself is not changed.
+
+    `example_input` is a batch as the model takes it (any values, the true size; one sample is enough), a tuple of
+    several arguments or a dict of keyword arguments. The switches choose what is replaced; `init_beta` and
+    `init_gamma` are β and γ to start from. A model that could only be converted in part is refused by a
+    `UserError` that names the module and the remedy.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> low, report = convert(net, torch.zeros(1, 4))
+    >>> report.summary()
+    '2 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 0 left'
+    """
+    refuse_wrapped(model)
+    model = copy.deepcopy(model)
+    run = probe(model, example_input)
+    attention = _attention(model, run)
+    refuse_unconvertible(model, run, attention, activation=activation, batchnorm=batchnorm, spectral=spectral)
+    origins: dict[nn.Module, str] = {}
+    if activation:
+        model, run, origins = separate(model, example_input, attention)
+    surgery = _Surgery(model, run, attention)
+    _note_what_stays(surgery)
+    if spectral:
+        _normalize_linear_layers(surgery)
+    if batchnorm:
+        _replace_batchnorms(surgery, init_gamma)
+    if activation:
+        _replace_activations(surgery, origins, init_beta)
+        _verify(surgery.model, example_input, attention)
+    return surgery.model, _report(surgery)
+
+
+def _attention(model: nn.Module, run: Probe) -> set[nn.Module]:
+    """Return every module that is part of an attention: what computes it, and what is around it by that name."""
+    parts: set[nn.Module] = set()
+    attending = {module for module, record in run.records.items() if record.attends()}
+    for module in model.modules():
+        named = type(module).__name__.endswith("Attention") and not attending.isdisjoint(module.modules())
+        if module in attending or (named and module is not model):
+            parts.update(module.modules())
+    return parts
+
+
+def _note_what_stays(surgery: _Surgery) -> None:
+    """Report attention once per block, modules and functions with a reason to stay, and what the run did not reach."""
+    covered: set[nn.Module] = set()
+    for name, module in surgery.model.named_modules():
+        kind, convertible = type(module).__name__, activation_rule(module) or is_linear_layer(module)
+        if module in surgery.untouched:
+            if module not in covered:
+                covered.update(module.modules())
+                surgery.left.append(Change(name, kind, "left", "attention is not converted"))
+            continue
+        if not surgery.run.reached(module):
+            if convertible or isinstance(module, nn.modules.batchnorm._BatchNorm):
+                surgery.left.append(Change(name, kind, "left", "not reached by the example input"))
+            continue
+        reason = reason_left(module)
+        if reason is not None:
+            surgery.left.append(Change(name, kind, "left", reason))
+        elif not convertible:
+            for function in surgery.run.records[module].functions.keys() & LEFT_FUNCTIONS.keys():
+                surgery.left.append(Change(name, f"{spelled(function)} in {kind}", "left", LEFT_FUNCTIONS[function]))
+
+
+def _replace_activations(surgery: _Surgery, origins: dict[nn.Module, str], init_beta: float) -> None:
+    """Give each site its own replacement: a module that is registered at several places becomes several."""
+    for _, module, places in surgery.sites():
+        rule = activation_rule(module)
+        if rule is None:
+            continue
+        names = {owner: name for name, owner in surgery.model.named_modules()}
+        was = origins.get(module, type(module).__name__)
+        for site in [[place] for place in places] or [[]]:  # the model itself has no place
+            new = rule.build(module, init_beta)
+            surgery.put(module, new, site)
+            name = "".join(f"{names[owner]}.{slot}".lstrip(".") for owner, slot in site)
+            surgery.replaced.append(Change(name, was, type(new).__name__, rule.note))
+
+
+def _normalize_linear_layers(surgery: _Surgery) -> None:
+    """Divide each weight by its operator norm σ; a batch norm that alone reads the layer makes up for it."""
+    for name, module, _ in surgery.sites():
+        if not is_linear_layer(module) or spectral_of(module) is not None:
+            continue
+        kind = type(module).__name__
+        spectral_norm(module, input_size(module, surgery.run))
+        normalization = spectral_of(module)
+        assert normalization is not None
+        with torch.no_grad():
+            sigma = float(normalization.sigma(original(module)))
+        if not bool(original(module).any()):
+            surgery.replaced.append(Change(name, kind, "spectral norm", "the weight is zero"))
+            continue
+        _scale_bias(module, 1 / sigma)
+        reader = surgery.run.reader(module)
+        if isinstance(reader, nn.modules.batchnorm._BatchNorm) and reader not in surgery.untouched:
+            rescale_statistics(reader, sigma)
+            note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", 1.0
+        else:
+            note, factor = f"output divided by σ = {sigma:.4g}", 1 / sigma
+        surgery.replaced.append(Change(name, kind, "spectral norm", note, factor))
+
+
+@torch.no_grad()
+def _scale_bias(module: nn.Module, factor: float) -> None:
+    if isinstance(module.bias, nn.Parameter):
+        module.bias.mul_(factor)
+
+
+@torch.no_grad()
+def rescale_statistics(norm: nn.modules.batchnorm._BatchNorm, sigma: float) -> None:
+    """Make a batch norm give on x/σ what it gave on x, in eval mode.
+
+    mean' = mean / σ and var' + ε = (var + ε) / σ². Where that would make var' negative, it is 0 and the affine
+    weight takes the rest: w' = w σ √(var' + ε) / √(var + ε), which is w everywhere else.
+    """
+    assert norm.running_mean is not None and norm.running_var is not None
+    norm.running_mean.div_(sigma)
+    total = norm.running_var + norm.eps
+    norm.running_var.copy_((total / sigma**2 - norm.eps).clamp_min(0))
+    if norm.affine:
+        norm.weight.mul_(sigma * ((norm.running_var + norm.eps) / total).sqrt())
+
+
+def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
+    """Put each batch norm, with its weights and statistics, inside a Lipschitz one."""
+    for name, module, places in surgery.sites():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        flat = isinstance(module, nn.BatchNorm1d)
+        new = (LipschitzBatchNorm1d if flat else LipschitzBatchNorm2d)(module.num_features, init_gamma)
+        new.norm = module  # type: ignore[assignment]  # SyncBatchNorm too
+        surgery.put(module, new, places)
+        with torch.no_grad():
+            factor, steepest = float(new.factor()), float(new.gamma / new.factor())
+        note = f"output × {factor:.4g}: its steepest channel had slope {steepest:.4g}" if factor < 1 else ""
+        surgery.replaced.append(Change(name, type(module).__name__, type(new).__name__, note, factor))
+
+
+def _verify(model: nn.Module, example_input: Any, attention: set[nn.Module]) -> None:
+    """Run the result; no activation that has a rule may still be called outside attention."""
+    for module, record in probe(model, example_input).records.items():
+        if module in attention or type(module).__module__.startswith("lowcurve.layers."):
+            continue
+        rest = [spelled(function) for function, _ in activation_functions(record)]
+        if rest or activation_rule(module) is not None:
+            name = next((n for n, m in model.named_modules() if m is module), "")
+            raise UserError(
+                f"this model could only be converted in part: {name or '(model)'} ({type(module).__name__}) still "
+                f"calls {', '.join(rest) or 'its activation'}, through a reference that is no registered module; "
+                "register it"
+            )
+
+
+def _report(surgery: _Surgery) -> ConversionReport:
+    """Order the notes as the model orders its modules."""
+    position = {name: i for i, (name, _) in enumerate(surgery.model.named_modules(remove_duplicate=False))}
+    ordered = sorted(surgery.replaced, key=lambda change: position.get(change.name, 0))
+    return ConversionReport(tuple(ordered), tuple(surgery.left))

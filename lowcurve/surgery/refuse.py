@@ -1,0 +1,139 @@
+"""Which models are refused, and what should their owner do? Every refusal names the module and the remedy."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils import parametrize
+
+from lowcurve.errors import UserError
+from lowcurve.layers.linear_map import LinearMap
+from lowcurve.layers.spectral import spectral_of
+from lowcurve.surgery.probe import LINEAR_LAYERS, Probe
+from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal
+
+_WRAPPERS = {
+    "DistributedDataParallel": "convert model.module, then wrap the result",
+    "DataParallel": "convert model.module, then wrap the result",
+    "FullyShardedDataParallel": "convert the model before it is sharded",
+    "OptimizedModule": "convert first, then call torch.compile on the result (the original is model._orig_mod)",
+    "ScriptModule": "convert the Python model, then script the result",
+    "RecursiveScriptModule": "convert the Python model, then script the result",
+}
+_QUANTIZED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torch.nn.qat", "torchao.", "bitsandbytes.")
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Refuse what cannot be copied and changed: wrapped, compiled, scripted, quantized and lazy modules."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"expected an nn.Module, got {type(model).__name__}")
+    for name, module in model.named_modules():
+        kind = type(module)
+        remedy = next((_WRAPPERS[base.__name__] for base in kind.__mro__ if base.__name__ in _WRAPPERS), None)
+        if kind.__module__.startswith(_QUANTIZED) or any(p.is_quantized for p in module.parameters(recurse=False)):
+            remedy = "convert and train the float model, then quantize the result of lowcurve.fold"
+        elif isinstance(module, LazyModuleMixin):
+            remedy = "run the model once, so that its lazy layers know their size"
+        if remedy is not None:
+            raise UserError(f"cannot convert {_where(name, module)}; {remedy}")
+
+
+def refuse_unconvertible(
+    model: nn.Module, run: Probe, untouched: set[nn.Module], *, activation: bool, batchnorm: bool, spectral: bool
+) -> None:
+    """Refuse a model of which only a part could be converted; every offending module is listed."""
+    switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
+    problems = []
+    for name, module in model.named_modules():
+        if module in untouched or not run.reached(module) or _is_ours(module):
+            continue
+        problems += [
+            f"{_where(name, module)}: {text}"
+            for switch, text in (*_layer_problems(module, run), *_function_problems(module, run))
+            if switches[switch]
+        ]
+    if spectral:
+        problems += _tied_weights(model, run, untouched)
+    if model in untouched:
+        problems.append(f"{_where('', model)}: attention and all the rest share one forward; make attention a module")
+    if problems:
+        raise UserError("this model could only be converted in part. " + "; ".join(problems))
+
+
+def is_linear_layer(module: nn.Module) -> bool:
+    """Whether a layer applies its weight as PyTorch's own Linear and Conv do, so that spectral norm reaches it."""
+    return isinstance(module, LINEAR_LAYERS) and any(
+        type(module).forward is kind.forward
+        and getattr(type(module), "_conv_forward", None) is getattr(kind, "_conv_forward", None)
+        for kind in LINEAR_LAYERS
+    )
+
+
+def _layer_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
+    """Yield (switch, text) for a layer that has no rule, or whose rule does not apply."""
+    refused = refusal(module)
+    if refused is not None:
+        yield refused
+    if isinstance(module, nn.LeakyReLU) and not 0 <= module.negative_slope <= 1:
+        yield "activation", f"negative_slope {module.negative_slope:g} is outside [0, 1]; use one inside"
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.track_running_stats:
+        yield "batchnorm", "without running statistics it has no eval-mode constant; set track_running_stats=True"
+    if isinstance(module, LINEAR_LAYERS) and spectral_of(module) is None:
+        if not is_linear_layer(module):
+            yield "spectral", "its own forward hides what is done to the weight; use the plain layer, or spectral=False"
+        elif parametrize.is_parametrized(module, "weight") or "weight" not in module._parameters:
+            yield "spectral", "its weight is parametrized already; remove that first, or pass spectral=False"
+        else:
+            try:
+                LinearMap.of(module, input_size(module, run))
+            except UserError as error:
+                yield "spectral", f"{error}, or pass spectral=False"
+
+
+def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
+    """Yield (switch, text) for weights and statistics that a forward applies by functions."""
+    for function, calls in run.records[module].functions.items():
+        with_parameter = any(call.takes_parameter for call in calls)
+        linear = function in LINEAR_FUNCTIONS or (function in MATRIX_PRODUCTS and with_parameter)
+        if linear and not isinstance(module, (*LINEAR_LAYERS, *REFUSED)):
+            yield (
+                "spectral",
+                f"{function.__name__} applies a weight that is no layer's; use nn.Linear or nn.Conv*d, or pass "
+                "spectral=False",
+            )
+        if function is nn.functional.batch_norm and not isinstance(module, nn.modules.batchnorm._NormBase):
+            yield "batchnorm", "batch_norm is called as a function; use nn.BatchNorm1d or 2d, or batchnorm=False"
+        stands_for = FUNCTIONS.get(function, (None,))[0]
+        if stands_for in (nn.PReLU, nn.RReLU) and not isinstance(module, stands_for):
+            yield REFUSED[stands_for]
+
+
+def _tied_weights(model: nn.Module, run: Probe, untouched: set[nn.Module]) -> list[str]:
+    owners: dict[nn.Parameter, list[str]] = defaultdict(list)
+    to_normalize = set()
+    for name, module in model.named_modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[parameter].append(name)
+        if is_linear_layer(module) and run.reached(module) and module not in untouched:
+            to_normalize.add(module._parameters.get("weight"))
+    return [
+        f"{' and '.join(names)}: they share one weight; untie them, or pass spectral=False"
+        for parameter, names in owners.items()
+        if len(names) > 1 and parameter in to_normalize
+    ]
+
+
+def input_size(module: nn.Module, run: Probe) -> tuple[int, ...] | None:
+    """Return the largest spatial size at which a convolution was used; its norm there bounds the norm at the others."""
+    sizes = run.records[module].input_sizes
+    return tuple(map(max, *sizes)) if len(sizes) > 1 else sizes[0] if sizes else None
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("lowcurve.layers.")
+
+
+def _where(name: str, module: nn.Module) -> str:
+    return f"{name or '(model)'} ({type(module).__name__})"

@@ -1,0 +1,166 @@
+"""What becomes of each kind of layer? The policy table of the surgery: type -> rule, function -> type.
+
+Activations are replaced by `ACTIVATIONS`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`.
+`FUNCTIONS` says which module a functional activation stands for, so that there is one rule for both spellings.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lowcurve.layers.leaky import LeakyCenteredSoftplus
+from lowcurve.layers.softplus import CenteredSoftplus
+
+
+class Rule(NamedTuple):
+    """How an activation is replaced, and what the replacement does not keep even at large β."""
+
+    build: Callable[[Any, float], nn.Module]
+    note: str = ""
+
+
+def _centered(_module: nn.Module, init_beta: float) -> nn.Module:
+    return CenteredSoftplus(init_beta)
+
+
+def _leaky(module: nn.LeakyReLU, init_beta: float) -> nn.Module:
+    return LeakyCenteredSoftplus(module.negative_slope, init_beta)
+
+
+_TO_RELU = Rule(_centered, "tends to ReLU for large β")
+
+ACTIVATIONS: dict[type[nn.Module], Rule] = {
+    nn.ReLU: Rule(_centered),
+    nn.LeakyReLU: Rule(_leaky),
+    nn.ReLU6: Rule(_centered, "tends to ReLU for large β: the cap at 6 is dropped"),
+    nn.Softplus: _TO_RELU,
+    nn.ELU: _TO_RELU,
+    nn.CELU: _TO_RELU,
+    nn.SELU: _TO_RELU,
+    nn.GELU: _TO_RELU,
+    nn.SiLU: _TO_RELU,
+    nn.Mish: _TO_RELU,
+    nn.Hardswish: _TO_RELU,
+}
+
+# Third-party spellings of GELU and SiLU that compute from tanh, erf or sigmoid by hand: known by class name.
+NAMED_ACTIVATIONS: dict[str, Rule] = dict.fromkeys(
+    [
+        "GELUActivation",
+        "NewGELUActivation",
+        "GELUTanh",
+        "FastGELUActivation",
+        "QuickGELUActivation",
+        "QuickGELU",
+        "SiLUActivation",
+        "Swish",
+        "MishActivation",
+    ],
+    _TO_RELU,
+)
+
+_SMOOTH = "smooth and bounded already"
+_KINKED = "not differentiable everywhere, and no smooth counterpart keeps its meaning"
+_POOLING = "1-Lipschitz without overlap, but not differentiable at ties: average pooling has a bounded Hessian"
+_NORM = "normalizes each sample by itself: no constant holds for every input"
+
+LEFT: dict[type[nn.Module], str] = {
+    **dict.fromkeys([nn.Tanh, nn.Sigmoid, nn.Softsign, nn.LogSigmoid, nn.Softmax, nn.LogSoftmax], _SMOOTH),
+    **dict.fromkeys([nn.Hardtanh, nn.Hardsigmoid, nn.Softshrink, nn.Hardshrink, nn.GLU, nn.Threshold], _KINKED),
+    **dict.fromkeys([nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d], _POOLING),
+    **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d], _POOLING),
+    **dict.fromkeys([nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm], _NORM),
+    **dict.fromkeys([nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d], _NORM),
+    nn.Embedding: "looks up rows: no linear map of an input",
+    nn.RNNBase: "recurrent: its matrices are applied once per time step, no single operator norm counts",
+}
+
+_CONVOLUTION = "write it as nn.Conv*d or nn.Linear, or pass spectral=False"
+
+# What would leave a half-converted model behind, and how to avoid that. Each applies to one switch of `convert`.
+REFUSED: dict[type[nn.Module], tuple[str, str]] = {
+    nn.PReLU: ("activation", "its slope is a free parameter; use nn.LeakyReLU(0.25), or pass activation=False"),
+    nn.RReLU: ("activation", "its slope is random; use nn.LeakyReLU, or pass activation=False"),
+    nn.BatchNorm3d: ("batchnorm", "only 1d and 2d batch norms have a Lipschitz form; pass batchnorm=False"),
+    nn.ConvTranspose1d: ("spectral", _CONVOLUTION),
+    nn.ConvTranspose2d: ("spectral", _CONVOLUTION),
+    nn.ConvTranspose3d: ("spectral", _CONVOLUTION),
+    nn.Bilinear: ("spectral", _CONVOLUTION),
+}
+
+# Function -> the module it stands for, and the names of its arguments after the input.
+FUNCTIONS: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.relu: (nn.ReLU, ("inplace",)),
+    **dict.fromkeys([torch.relu, torch.relu_, Tensor.relu, Tensor.relu_], (nn.ReLU, ())),
+    F.leaky_relu: (nn.LeakyReLU, ("negative_slope", "inplace")),
+    F.leaky_relu_: (nn.LeakyReLU, ("negative_slope",)),
+    F.relu6: (nn.ReLU6, ("inplace",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")),
+    F.elu: (nn.ELU, ("alpha", "inplace")),
+    F.elu_: (nn.ELU, ("alpha",)),
+    F.celu: (nn.CELU, ("alpha", "inplace")),
+    **dict.fromkeys([torch.celu, torch.celu_], (nn.CELU, ("alpha",))),
+    F.selu: (nn.SELU, ("inplace",)),
+    **dict.fromkeys([torch.selu, torch.selu_], (nn.SELU, ())),
+    F.gelu: (nn.GELU, ("approximate",)),
+    F.silu: (nn.SiLU, ("inplace",)),
+    F.mish: (nn.Mish, ("inplace",)),
+    F.hardswish: (nn.Hardswish, ("inplace",)),
+    **dict.fromkeys([F.prelu, torch.prelu, Tensor.prelu], (nn.PReLU, ())),
+    **dict.fromkeys([F.rrelu, F.rrelu_, torch.rrelu], (nn.RReLU, ())),
+    F.dropout: (nn.Dropout, ("p", "training", "inplace")),
+    F.dropout1d: (nn.Dropout1d, ("p", "training", "inplace")),
+    F.dropout2d: (nn.Dropout2d, ("p", "training", "inplace")),
+    F.dropout3d: (nn.Dropout3d, ("p", "training", "inplace")),
+    F.alpha_dropout: (nn.AlphaDropout, ("p", "training", "inplace")),
+}
+
+# Functions that stay, reported with the reason of the module they stand for.
+LEFT_FUNCTIONS: dict[Callable[..., Any], str] = {
+    **dict.fromkeys([torch.tanh, Tensor.tanh, F.tanh, torch.sigmoid, Tensor.sigmoid, F.sigmoid], _SMOOTH),
+    **dict.fromkeys([F.hardtanh, F.hardsigmoid, F.threshold, F.glu], _KINKED),
+    **dict.fromkeys([F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool2d, F.adaptive_max_pool2d], _POOLING),
+    **dict.fromkeys([F.layer_norm, F.group_norm, F.instance_norm, F.rms_norm], _NORM),
+    **dict.fromkeys(
+        [torch.clamp, Tensor.clamp, torch.clamp_min, Tensor.clamp_min, Tensor.clamp_, Tensor.clamp_min_],
+        "a rectifier is converted where it is written as F.relu",
+    ),
+}
+
+# Weights that are applied by a function instead of a layer: out of the surgery's reach.
+LINEAR_FUNCTIONS = {
+    *(F.linear, F.bilinear, F.conv1d, F.conv2d, F.conv3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+}
+MATRIX_PRODUCTS = {
+    *(torch.matmul, torch.mm, torch.bmm, torch.einsum, torch.baddbmm, torch.addmm),
+    *(Tensor.matmul, Tensor.mm, Tensor.bmm, Tensor.__matmul__, Tensor.__rmatmul__),
+}
+SOFTMAXES = {F.softmax, torch.softmax, Tensor.softmax}
+ATTENTIONS = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+
+
+def activation_rule(module: nn.Module) -> Rule | None:
+    """Return the rule for an activation; a subclass with a forward of its own is no longer that activation."""
+    named = NAMED_ACTIVATIONS.get(type(module).__name__)
+    return named or _lookup(ACTIVATIONS, module, own_forward=False)
+
+
+def reason_left(module: nn.Module) -> str | None:
+    """Return why a layer stays as it is, or None where nothing needs to be said."""
+    return _lookup(LEFT, module, own_forward=True)
+
+
+def refusal(module: nn.Module) -> tuple[str, str] | None:
+    """Return (switch of `convert`, remedy) for a layer that would leave a half-converted model."""
+    return _lookup(REFUSED, module, own_forward=True)
+
+
+def _lookup(table: dict[type[nn.Module], Any], module: nn.Module, own_forward: bool) -> Any:
+    for kind in type(module).__mro__:
+        if kind in table:
+            return table[kind] if own_forward or type(module).forward is kind.forward else None
+    return None

@@ -1,0 +1,145 @@
+"""How does every activation become a module of its own, whatever the model's forward looks like?
+
+`separate` leaves the function as it is: afterwards each place that applies an activation holds a module that is used
+there and nowhere else, out of place. Replacing activations is then a matter of replacing modules.
+
+Most models need little for this: a module used once stays. Where a forward calls a function (`F.relu`, `x.relu_()`)
+or one module several times, that one forward, with its children as black boxes, is traced by torch.fx and its
+calls are given modules. The rest of the model is not traced, so it may contain any Python code. The result is run
+beside the original; where it differs, or cannot be traced, the model is refused by name.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from lowcurve.errors import UserError
+from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
+from lowcurve.surgery.rewrite import module_for, rewritten, spelled
+from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
+
+
+def separate(
+    model: nn.Module, example_input: Any, skip: set[nn.Module]
+) -> tuple[nn.Module, Probe, dict[nn.Module, str]]:
+    """Give each activation site outside `skip` a module of its own; the model is changed, its function is not.
+
+    Returns the model (another object where its outermost forward was rewritten), the record of a run of the
+    result, and for each module that was made from a function the function's name.
+    """
+    before = probe(model, example_input)
+    origins: dict[nn.Module, str] = {}
+    model = _rewrite(model, before, _callers_in_need(model, before, skip), origins)
+    mutating = _make_out_of_place(model, skip)
+    after = probe(model, example_input)
+    if mutating and not _same(before.output, after.output):  # someone reads what a module changed in place
+        names = _names(model)
+        callers = [caller for caller, record in after.records.items() if mutating & record.calls.keys()]
+        callers = [c for c in callers if c not in skip and not isinstance(c, fx.GraphModule | nn.Sequential)]
+        for module in mutating:
+            module.inplace = True  # type: ignore[assignment]
+        model = _rewrite(model, after, sorted(callers, key=lambda c: -names[c].count(".")), origins)
+        _make_out_of_place(model, skip)
+        after = probe(model, example_input)
+    if not _same(before.output, after.output):
+        raise UserError(
+            f"{type(model).__name__} depends on activations that change their input in place, which no replacement "
+            "does; use the value that the activation returns, or build the model with inplace=False"
+        )
+    return model, after, origins
+
+
+def activation_functions(record: Record) -> Iterator[tuple[Callable[..., Any], list[FunctionCall]]]:
+    """Yield the functional activations that a forward calls, with the calls."""
+    for function, calls in record.functions.items():
+        if function in FUNCTIONS and FUNCTIONS[function][0] in ACTIVATIONS:
+            yield function, calls
+
+
+def slots(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
+    """Return, for each module, the (owner, name) pairs under which it is registered; shared modules have several."""
+    places: dict[nn.Module, list[tuple[nn.Module, str]]] = defaultdict(list)
+    for owner in model.modules():
+        for name, child in owner._modules.items():
+            if child is not None:
+                places[child].append((owner, name))
+    return places
+
+
+def _names(model: nn.Module) -> dict[nn.Module, str]:
+    return {module: name for name, module in model.named_modules()}
+
+
+def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
+    """Return the modules whose own forward must be rewritten, deepest first."""
+    names, places = _names(model), slots(model)
+    callers_of: dict[nn.Module, int] = defaultdict(int)
+    for record in run.records.values():
+        for child in record.calls:
+            callers_of[child] += 1
+    needy = []
+    for module, record in run.records.items():
+        if module in skip or activation_rule(module) is not None:
+            continue
+        shared = any(
+            count > max(sum(owner is module for owner, _ in places[child]), callers_of[child] == len(places[child]))
+            for child, count in record.calls.items()
+            if activation_rule(child) is not None
+        )
+        if shared or any(activation_functions(record)):
+            needy.append(module)
+    return sorted(needy, key=lambda module: -names[module].count("."))
+
+
+def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> nn.Module:
+    names, places = _names(model), slots(model)
+    for module in callers:
+        record, name = run.records[module], names[module]
+        if _hold_as_module(module, record, origins):
+            continue
+        traced = rewritten(module, record, name, origins)
+        for owner, slot in places[module]:
+            owner._modules[slot] = traced
+        for children in places.values():  # a traced child may itself own modules that are rewritten later
+            children[:] = [(traced if owner is module else owner, slot) for owner, slot in children]
+        if module is model:
+            model = traced
+    return model
+
+
+def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, str]) -> bool:
+    """Where the forward's one functional activation is an attribute (`self.act = F.gelu`), set that to a module."""
+    found = list(activation_functions(record))
+    if len(found) != 1 or len(found[0][1]) != 1:
+        return False
+    function, (call,) = found[0]
+    holders = [name for name, value in vars(module).items() if value is function]
+    if len(holders) != 1:
+        return False
+    made = module_for(function, call.args[1:], call.kwargs)
+    origins[made] = spelled(function)
+    setattr(module, holders[0], made)
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0  # its fused inference path would not call the module
+    return True
+
+
+def _make_out_of_place(model: nn.Module, skip: set[nn.Module]) -> set[nn.Module]:
+    """Switch activations that overwrite their input to ones that do not; return those modules."""
+    changed = set()
+    for module in model.modules():
+        if module not in skip and activation_rule(module) is not None and getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
+            changed.add(module)
+    return changed
+
+
+def _same(first: Any, second: Any) -> bool:
+    ours, theirs = list(tensors(first)), list(tensors(second))
+    return len(ours) == len(theirs) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+        for a, b in zip(ours, theirs, strict=True)
+    )
