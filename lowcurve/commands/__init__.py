@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import data, train
+from lowcurve.commands import data, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "train": train.train,
+    "reproduce": reproduce.reproduce,
     "data": data.app,
 }

@@ -1,0 +1,65 @@
+"""`lowcurve reproduce`: a table or figure of the paper, by name."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment, such as table-geometry; `all`; or `list`.")],
+    preset: Annotated[str, typer.Option(help="digits (minutes), cpu (hours) or paper (GPUs).")] = "digits",
+    data: Annotated[str | None, typer.Option(help="Another data set than the preset's.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data files are; default $LOWCURVE_DATA.")] = None,
+    rows: Annotated[str, typer.Option(help="Only these rows, comma-separated.")] = "",
+    seeds: Annotated[str, typer.Option(help="Other seeds than the preset's, comma-separated.")] = "",
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change every run: train.epochs=3.")] = None,
+    output: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    results: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
+    executor: Annotated[str, typer.Option(help="local or slurm.")] = "local",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+    slurm: Annotated[list[str] | None, typer.Option(help="Job setting, such as partition=gpu.")] = None,
+    train_only: Annotated[bool, typer.Option(help="Train the runs, measure later.")] = False,
+    show: Annotated[bool, typer.Option(help="Run nothing, show what is there.")] = False,
+) -> None:
+    """Train, measure and print a table of the paper beside the paper's numbers, with a verdict per claim.
+
+    Runs that other tables share are trained once; run the command again to go on after an interruption.
+    """
+    from rich.console import Console
+
+    from lowcurve.errors import UserError
+    from lowcurve.experiments import EXPERIMENTS
+    from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request
+    from lowcurve.report.terminal import list_experiments, print_result
+    from lowcurve.report.write import write_result
+
+    console = Console()
+    if name == "list":
+        list_experiments(console)
+        return
+    asked = [
+        request(
+            one,
+            preset,
+            output=output,
+            results=results,
+            data=data,
+            data_dir=data_dir,
+            rows=tuple(filter(None, rows.split(","))),
+            seeds=tuple(int(seed) for seed in filter(None, seeds.split(","))),
+            overrides=parse_pairs(overrides or []),
+            executor=executor,
+            jobs=jobs,
+            slurm=parse_pairs(slurm or []),
+            measure=not train_only,
+        )
+        for one in (EXPERIMENTS if name == "all" else [name])
+    ]
+    failures: dict[str, str] = {}
+    for result in reproduce_all(asked, console.print, failures, run=not show):
+        print_result(console, result)
+        for path in write_result(result, results):
+            console.print(f"wrote {path}", style="dim")
+    if failures:
+        raise UserError(f"{len(failures)} runs failed; run the same command again: {', '.join(failures)}")

@@ -1,0 +1,137 @@
+"""Who computes? Worker processes on this machine, one thread each, or jobs of a Slurm cluster through submitit.
+
+Both hand out objects with `done()` and `result()`. A worker trains one run and takes its measurements; finished
+parts are found on disk and skipped, so a killed experiment goes on where it stopped.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.experiments.grid import Cell
+from lowcurve.experiments.measurements import missing, take
+from lowcurve.experiments.presets import Samples
+
+
+class Job(Protocol):
+    """What a pool returns for a submitted run."""
+
+    def done(self) -> bool:
+        """Tell whether it has ended."""
+
+    def result(self) -> Any:
+        """Return its value or raise its error."""
+
+
+Submit = Callable[..., Job]
+
+
+def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
+    """Train the run of `cell` unless it is trained, then take the measurements that it lacks."""
+    import torch
+
+    # Softplus with β = 1000 underflows all the time; denormal numbers make it several times slower.
+    torch.set_flush_denormal(True)
+    if not cell.trained:
+        from lowcurve.training.loop import train
+
+        train(cell.config, resume="auto")
+    for name in missing(cell.folder, measurements, samples):
+        take(name, cell, samples)
+
+
+@contextmanager
+def local_pool(jobs: int, output: Path) -> Iterator[Submit]:
+    """Open `jobs` processes with one thread each: on small nets two runs side by side beat one on two threads."""
+    output.mkdir(parents=True, exist_ok=True)
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_settle, initargs=(output / "workers.log",)
+    )
+    with _single_threaded():
+        try:
+            yield pool.submit
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def slurm_pool(jobs: int, output: Path, parameters: Mapping[str, Any], cluster: str = "slurm") -> Iterator[Submit]:
+    """Submit each run as a job of its own; `parameters` go to submitit (partition, gpus_per_node, timeout_min, …)."""
+    try:
+        import submitit
+    except ImportError:
+        raise UserError("--executor slurm needs submitit; install it: pip install 'lowcurve[slurm]'") from None
+    executor = submitit.AutoExecutor(folder=output / "slurm", cluster=cluster)
+    settings = {"name": "lowcurve", "slurm_array_parallelism": jobs, "timeout_min": 24 * 60}
+    executor.update_parameters(**settings, **{_slurm_key(key): value for key, value in parameters.items()})
+    yield executor.submit
+
+
+def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any]) -> Any:
+    """Return the pool called `name`: local or slurm."""
+    pools = {"local": local_pool, "slurm": partial(slurm_pool, parameters=parameters)}
+    if name not in pools:
+        raise unknown_name("executor", name, pools)
+    return pools[name](jobs, output)
+
+
+def wait(jobs: Mapping[Cell, Job], tick: Callable[[], None], finished: Callable[[Cell, str | None], None]) -> None:
+    """Call `tick` twice a second and `finished(cell, error)` for each job as it ends."""
+    waiting = dict(jobs)
+    while waiting:
+        for cell in [cell for cell, job in waiting.items() if job.done()]:
+            finished(cell, _error(waiting.pop(cell)))
+        tick()
+        if waiting:
+            time.sleep(0.5)
+
+
+def _error(job: Job) -> str | None:
+    try:
+        job.result()
+    except Exception as error:  # a failed run must not stop the others
+        return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
+    return None
+
+
+def _slurm_key(key: str) -> str:
+    shared = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
+    return key if key in shared or key.startswith("slurm_") else f"slurm_{key}"
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _settle(log: Path) -> None:
+    """Send a worker's own progress and warnings to a log: the parent shows one display for all."""
+    import torch
+
+    torch.set_num_threads(1)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stderr.flush()
+    os.dup2(target, 2)
+    os.close(target)

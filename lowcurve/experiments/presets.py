@@ -1,0 +1,97 @@
+"""How large an experiment is: bundled digits in minutes, real images on two cores in hours, or the paper's recipe.
+
+A preset may put other data in place of the paper's and sets what a run and a measurement may cost. λ follows the
+paper's rule, the largest that does not hurt accuracy: `search-lambda` is the search behind the numbers here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Setting = tuple[str, str]  # (data set, model)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How many test samples each measurement uses, and how hard the attacks try."""
+
+    geometry: int
+    stability: int
+    pgd: int
+    pgd_steps: int
+    strong: int
+    apgd_steps: int
+    square_queries: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Data swaps, training settings (dotted config key -> value), coefficients per loss term, seeds and samples."""
+
+    name: str
+    about: str
+    swaps: Mapping[Setting, Setting]
+    training: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    samples: Samples
+    coefficients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    epoch_images: int = 1280  # images per turn when epochs are timed
+
+    def setting(self, data: str, model: str) -> Setting:
+        """Return the data set and model that stand in for the paper's."""
+        return self.swaps.get((data, model), (data, model))
+
+
+_SETTINGS = (("cifar100", "resnet18"), ("cifar10", "resnet18"), ("svhn", "resnet18"), ("svhn", "vgg11"))
+_SETTINGS += (("cifar100", "vgg11"),)
+
+PRESETS: dict[str, Preset] = {
+    "digits": Preset(
+        name="digits",
+        about="the 8×8 digits that come with scikit-learn; minutes on two cores",
+        swaps={setting: ("digits", setting[1]) for setting in _SETTINGS},
+        training={"model.width": 8, "train.epochs": 20, "train.batch_size": 64, "train.lr": 0.05},
+        seeds=(0, 1),
+        samples=Samples(
+            geometry=359, stability=128, pgd=359, pgd_steps=20, strong=128, apgd_steps=30, square_queries=300
+        ),
+        by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
+        epoch_images=640,
+    ),
+    "cpu": Preset(
+        name="cpu",
+        about="real images, reduced width, a subset and few epochs; about an hour per table on two cores",
+        swaps={("cifar100", "resnet18"): ("cifar10", "resnet18")},
+        training={
+            "model.width": 16,
+            "data.limit_train": 10_000,
+            "data.limit_test": 5_000,
+            "train.epochs": 10,
+            "train.channels_last": True,
+        },
+        seeds=(0, 1),
+        samples=Samples(
+            geometry=256, stability=128, pgd=500, pgd_steps=10, strong=200, apgd_steps=20, square_queries=300
+        ),
+        by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
+    ),
+    "paper": Preset(
+        name="paper",
+        about="the paper's recipe: width 64, all images, 200 epochs; for GPUs",
+        swaps={},
+        training={},
+        seeds=(0, 1),
+        samples=Samples(
+            geometry=1000,
+            stability=1000,
+            pgd=10_000,
+            pgd_steps=40,
+            strong=1000,
+            apgd_steps=100,
+            square_queries=5000,
+        ),
+        by_data={"moons": {"model.width": 64, "train.epochs": 60, "train.batch_size": 50}},
+        epoch_images=50_000,
+    ),
+}

@@ -1,0 +1,186 @@
+"""How is a table reproduced? Train the runs that are missing, measure them, collect what is there, judge it."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lowcurve.errors import UserError, unknown_name
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.executor import open_pool, perform, wait
+from lowcurve.experiments.experiment import Experiment
+from lowcurve.experiments.files import environment
+from lowcurve.experiments.grid import Cell, cells
+from lowcurve.experiments.measurements import missing, read
+from lowcurve.experiments.presets import PRESETS, Preset
+from lowcurve.experiments.records import describe, write_record
+from lowcurve.experiments.results import Result, tabulate
+from lowcurve.progress import bars
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reproduce and how: the arguments of `lowcurve reproduce`."""
+
+    experiment: Experiment
+    preset: Preset
+    output: Path = Path("runs")
+    results: Path = Path("results")
+    data: str | None = None
+    data_dir: Path | None = None
+    rows: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    executor: str = "local"
+    jobs: int = 2
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    measure: bool = True
+
+    @property
+    def name(self) -> str:
+        """The result's name: the experiment's, and the data set's where another was asked for."""
+        return f"{self.experiment.name}-{self.data}" if self.data else self.experiment.name
+
+    @property
+    def command(self) -> str:
+        """The command that makes the whole table again."""
+        words = ["lowcurve reproduce", self.experiment.name, "--preset", self.preset.name]
+        words += ["--data", self.data] if self.data else []
+        words += [f"--set {key}={value}" for key, value in self.overrides.items()]
+        return " ".join(words)
+
+    def grid(self, *, whole: bool = False) -> list[Cell]:
+        """Return the runs asked for, or all of the experiment's."""
+        seeds = sorted({*self.preset.seeds, *self.seeds}) if whole else self.seeds
+        return cells(
+            self.experiment,
+            self.preset,
+            self.output,
+            data=self.data,
+            data_dir=self.data_dir,
+            rows=() if whole else self.rows,
+            seeds=seeds,
+            overrides=self.overrides,
+        )
+
+
+def request(name: str, preset: str, **options: Any) -> Request:
+    """Look up an experiment and a preset by name; unknown rows are refused before anything runs."""
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, PRESETS)
+    asked = Request(EXPERIMENTS[name], PRESETS[preset], **options)
+    known = [row.key for row in asked.experiment.rows]
+    for row in asked.rows:
+        if row not in known:
+            raise unknown_name("row", row, known)
+    return asked
+
+
+def run_grid(asked: Request, say: Say) -> dict[str, str]:
+    """Train and measure what is missing; return the errors of runs that failed, by name."""
+    names = asked.experiment.measurements if asked.measure else ()
+    samples = asked.preset.samples
+    pending = [cell for cell in asked.grid() if not cell.trained or missing(cell.folder, names, samples)]
+    failures: dict[str, str] = {}
+    if not pending:
+        return failures
+    say(f"{asked.name}: {len(pending)} of {len(asked.grid())} runs to do")
+
+    def finished(cell: Cell, error: str | None) -> None:
+        if error is not None:
+            failures[cell.name] = error
+        say(f"failed {cell.name}: {error}" if error else f"done   {describe(cell)}")
+        collect(asked).save(asked.results)
+
+    with open_pool(asked.executor, asked.jobs, asked.output, asked.slurm) as submit, bars() as display:
+        jobs = {cell: submit(perform, cell, names, samples) for cell in pending}
+        epochs = {cell: cell.config.train.epochs + len(names) for cell in pending}
+        task = display.add_task(asked.name, total=sum(epochs.values()), note="")
+
+        def tick() -> None:
+            done = {cell: _epochs_done(cell) + _measured(cell, names, asked) for cell in pending}
+            running = [
+                f"{cell.row.key} {done[cell]}/{epochs[cell]}" for cell in pending if 0 < done[cell] < epochs[cell]
+            ]
+            display.update(task, completed=sum(done.values()), note=", ".join(running[: asked.jobs]))
+
+        wait(jobs, tick, finished)
+    return failures
+
+
+def reproduce_all(
+    requests: Sequence[Request], say: Say, failures: dict[str, str], *, run: bool = True
+) -> Iterator[Result]:
+    """Run each request (or nothing, with `run=False`) and yield its result; `failures` gathers runs that failed."""
+    for asked in requests:
+        if run:
+            failures |= run_grid(asked, say)
+        result = collect(asked)
+        result.save(asked.results)
+        yield result
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Read `key=value` words; a value is TOML, or a bare word that stands for itself.
+
+    >>> parse_pairs(["train.epochs=3", "partition=gpu"])
+    {'train.epochs': 3, 'partition': 'gpu'}
+    """
+    pairs: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"expected key=value, got {word!r}; for example train.epochs=3")
+        try:
+            pairs[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            pairs[key] = text
+    return pairs
+
+
+def collect(asked: Request) -> Result:
+    """Put together the result from every run of the experiment that has finished, asked for or not."""
+    experiment = asked.experiment
+    measured: dict[str, dict[int, dict[str, Any]]] = {}
+    runs: dict[str, list[str]] = {}
+    setting = ""
+    for cell in asked.grid(whole=True):
+        if not cell.trained:
+            continue
+        records = {name: read(cell.folder, name, asked.preset.samples) for name in experiment.measurements}
+        taken = {name: record for name, record in records.items() if record is not None}
+        if not taken:
+            continue
+        values = {key: value for record in taken.values() for key, value in record["values"].items()}
+        measured.setdefault(cell.row.key, {})[cell.seed] = values | experiment.derive(values)
+        runs.setdefault(cell.row.key, []).append(cell.name)
+        setting = write_record(asked.results / asked.preset.name, cell, taken)
+    return Result(
+        experiment=asked.name,
+        title=experiment.title,
+        source=experiment.source,
+        preset=asked.preset.name,
+        setting=setting,
+        command=asked.command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=environment(),
+        notes=list(experiment.notes),
+        **tabulate(experiment, measured, runs),
+    )
+
+
+def _epochs_done(cell: Cell) -> int:
+    try:
+        return sum(1 for _ in (cell.folder / "metrics.jsonl").open())
+    except OSError:
+        return 0
+
+
+def _measured(cell: Cell, names: Sequence[str], asked: Request) -> int:
+    return len(names) - len(missing(cell.folder, names, asked.preset.samples)) if cell.trained else 0

@@ -1,0 +1,156 @@
+"""The result of an experiment as one JSON file: numbers, verdicts, and the command, seeds and versions behind them.
+
+`DIR/PRESET/EXPERIMENT.json` holds a table or figure; `DIR/PRESET/runs/RUN.json` holds each run that it rests on
+(config, environment, epochs, measurements), once, however many tables use it.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lowcurve.errors import UserError
+from lowcurve.experiments.claims import Cell, verdicts
+from lowcurve.experiments.experiment import Column, Curve, Experiment
+from lowcurve.experiments.files import write_json
+
+Values = Mapping[str, Any]  # what was measured of one run: scalars and lists by key
+Measured = Mapping[str, Mapping[int, Values]]  # row key -> seed -> values
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table or figure with everything needed to print it, judge it and run it again."""
+
+    experiment: str
+    title: str
+    source: str
+    preset: str
+    setting: str
+    command: str
+    created: str
+    environment: dict[str, str]
+    columns: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    verdicts: list[dict[str, Any]]
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row has at least one run."""
+        return all(row["runs"] for row in self.rows)
+
+    def save(self, folder: Path) -> Path:
+        """Write `folder/PRESET/EXPERIMENT.json`."""
+        return write_json(folder / self.preset / f"{self.experiment}.json", asdict(self))
+
+
+def load_results(folder: Path) -> list[Result]:
+    """Read every result under `folder`, in the order of the paper."""
+    from lowcurve.experiments import EXPERIMENTS
+
+    results = []
+    for path in sorted(folder.rglob("*.json")):
+        if path.parent.name == "runs":
+            continue
+        content = json.loads(path.read_text())
+        if isinstance(content, dict) and "experiment" in content:
+            results.append(Result(**content))
+    if not results:
+        raise UserError(f"expected results of `lowcurve reproduce` or `lowcurve demo`, found none under {folder}")
+    order = {name: position for position, name in enumerate(EXPERIMENTS)}
+    return sorted(
+        results,
+        key=lambda result: (result.preset, order.get(result.experiment, len(order)), result.experiment),
+    )
+
+
+def load_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the records of the runs under `folder`."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.rglob("runs/*.json"))}
+
+
+def tabulate(experiment: Experiment, measured: Measured, runs: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Turn what was measured into the columns, rows, verdicts and curves of a `Result`."""
+    return {
+        "columns": [asdict(column) for column in experiment.columns],
+        "rows": [
+            {
+                "key": row.key,
+                "label": row.label,
+                "ours": row.ours,
+                "cells": {
+                    column.key: cell
+                    for column in experiment.columns
+                    if (cell := _cell(column, measured.get(row.key, {}))) is not None
+                },
+                "paper": {key: list(number) for key, number in experiment.paper.get(row.key, {}).items()},
+                "runs": list(runs.get(row.key, [])),
+            }
+            for row in experiment.rows
+        ],
+        "verdicts": _judge(experiment, measured),
+        "curves": [lines for curve in experiment.curves if (lines := _lines(experiment, curve, measured))["lines"]],
+    }
+
+
+def _cell(column: Column, seeds: Mapping[int, Values]) -> dict[str, Any] | None:
+    values = {
+        str(seed): value * column.scale
+        for seed, found in sorted(seeds.items())
+        if (value := found.get(column.key)) is not None
+    }
+    if not values:
+        return None
+    numbers = list(values.values())
+    return {
+        "mean": statistics.fmean(numbers),
+        "std": statistics.stdev(numbers) if len(numbers) > 1 else None,
+        "values": values,
+    }
+
+
+def _judge(experiment: Experiment, measured: Measured) -> list[dict[str, Any]]:
+    scale = {column.key: column.scale for column in experiment.columns}
+
+    def cell(position: Cell, seed: int | None = None) -> float | None:
+        row, column = position
+        found = measured.get(row, {})
+        chosen = found.values() if seed is None else [found[seed]] if seed in found else []
+        numbers = [values[column] * scale[column] for values in chosen if values.get(column) is not None]
+        return statistics.fmean(numbers) if numbers else None
+
+    def printed(position: Cell) -> float | None:
+        number = experiment.paper.get(position[0], {}).get(position[1])
+        return number[0] if number else None
+
+    seeds = sorted({seed for found in measured.values() for seed in found})
+    by_seed = {seed: (lambda position, seed=seed: cell(position, seed)) for seed in seeds}
+    return verdicts(experiment.claims, cell, printed, by_seed)
+
+
+def _lines(experiment: Experiment, curve: Curve, measured: Measured) -> dict[str, Any]:
+    lines = []
+    for row in experiment.rows:
+        seeds = [values for values in measured.get(row.key, {}).values() if curve.y in values]
+        if not seeds:
+            continue
+        stacks = list(zip(*(values[curve.y] for values in seeds), strict=True))
+        line = {
+            "row": row.key,
+            "label": row.label,
+            "x": seeds[0][curve.x],
+            "y": [statistics.fmean(stack) for stack in stacks],
+            "low": [min(stack) for stack in stacks],
+            "high": [max(stack) for stack in stacks],
+        }
+        if curve.predicted:
+            line["predicted"] = [
+                statistics.fmean(stack) for stack in zip(*(values[curve.predicted] for values in seeds), strict=True)
+            ]
+        lines.append(line)
+    return {"x_label": curve.x_label, "y_label": curve.y_label, "log": curve.log, "lines": lines}

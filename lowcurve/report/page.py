@@ -1,0 +1,92 @@
+"""One HTML page with every result, its figures and what is behind each number; it needs no network and no server."""
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lowcurve.experiments.results import Result, load_results, load_runs
+from lowcurve.report import tables
+from lowcurve.report.svg import bar_chart, line_chart
+from lowcurve.training.files import write_atomic
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_page(folders: Sequence[Path], path: Path) -> Path:
+    """Write the page of all results under `folders` to `path`."""
+    results = [result for folder in folders for result in load_results(folder)]
+    runs = {name: record for folder in folders for name, record in load_runs(folder).items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(results, runs))
+    return path
+
+
+def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
+    """Return the page's HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        number=tables.number,
+        ours=tables.ours,
+        paper=tables.paper,
+        has_paper=tables.has_paper,
+        marks=tables.VERDICT_MARKS,
+        line_chart=line_chart,
+        layer_charts=layer_charts,
+        picture=picture,
+        best=best,
+    )
+    counts = {
+        verdict: sum(found["verdict"] == verdict for result in results for found in result.verdicts)
+        for verdict in tables.VERDICT_MARKS
+    }
+    return environment.get_template("page.html").render(results=results, runs=runs, counts=counts)
+
+
+def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return charts of β and γ by layer, a line per run of the first seed that has any."""
+    charts = {}
+    for kind, label in (("beta", "β"), ("gamma", "γ")):
+        groups = {
+            row["label"]: runs[row["runs"][0]][kind]
+            for row in result.rows
+            if row["runs"] and runs.get(row["runs"][0], {}).get(kind)
+        }
+        if groups:
+            charts[label] = bar_chart(groups, f"{label} after training")
+    return charts
+
+
+def best(result: Result, column: dict[str, Any]) -> float | None:
+    """Return the best mean of a column, None where no way is better."""
+    means = [row["cells"][column["key"]]["mean"] for row in result.rows if column["key"] in row["cells"]]
+    if not means or column["better"] == "none":
+        return None
+    return min(means) if column["better"] == "low" else max(means)
+
+
+def picture(pixels: Sequence[Sequence[float]], *, signed: bool = False) -> str:
+    """Return a matrix in [0, 1], or in [-1, 1] if `signed`, as the address of an embedded PNG."""
+    import numpy
+    from PIL import Image
+
+    values = numpy.asarray(pixels, dtype=numpy.float64)
+    if signed:  # blue, white, red
+        strength = numpy.clip(numpy.abs(values), 0, 1)[..., None]
+        hue = numpy.where(values[..., None] > 0, (178, 24, 43), (33, 102, 172))
+        colors = 255 * (1 - strength) + hue * strength
+        image = Image.fromarray(colors.astype(numpy.uint8), "RGB")
+    else:
+        image = Image.fromarray((numpy.clip(values, 0, 1) * 255).astype(numpy.uint8), "L")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,141 @@
+"""A result as a table: Markdown, LaTeX (booktabs) and CSV, ours with the paper's numbers beside them."""
+
+import csv
+import io
+from typing import Any
+
+from lowcurve.experiments.results import Result
+
+VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "not measured": "–"}
+
+
+def number(mean: float | None, std: float | None = None, digits: int = 2) -> str:
+    """Print mean ± std with `digits` decimals; large numbers need none, missing ones are a dash.
+
+    >>> number(77.4213, 0.104), number(6061.96), number(None), number(0.00123)
+    ('77.42 ± 0.10', '6062', '–', '0.0012')
+    """
+    if mean is None:
+        return "–"
+    return _digits(mean, digits) + (f" ± {_digits(std, digits)}" if std is not None else "")
+
+
+def _digits(value: float, digits: int) -> str:
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    if value and abs(value) < 10**-digits:
+        return f"{value:.2g}"
+    return f"{value:.{digits}f}"
+
+
+def ours(row: dict[str, Any], column: dict[str, Any]) -> str:
+    """Print our cell of a row."""
+    cell = row["cells"].get(column["key"])
+    return number(cell["mean"], cell["std"], column["digits"]) if cell else "–"
+
+
+def paper(row: dict[str, Any], column: dict[str, Any]) -> str:
+    """Print the paper's cell of a row."""
+    found = row["paper"].get(column["key"])
+    return number(found[0], found[1], column["digits"]) if found else "–"
+
+
+def has_paper(result: Result) -> bool:
+    """Whether the paper prints numbers for this table."""
+    return any(row["paper"] for row in result.rows)
+
+
+def runs(row: dict[str, Any]) -> str:
+    """Print how many runs a row rests on."""
+    return str(len(row["runs"]))
+
+
+def markdown(result: Result) -> str:
+    """Return the table, the paper's numbers in a second one, verdicts, and the command that makes it again."""
+    lines = [f"## {result.title}", "", f"{result.source}; here {_where(result)}.", ""]
+    lines += _grid(result, "ours", ours)
+    if has_paper(result):
+        lines += ["", "The paper's numbers:", ""] + _grid(result, "paper", paper)
+    if result.verdicts:
+        lines += ["", "| claim | as tested | ours | verdict | paper |", "|---|---|--:|---|--:|"]
+        lines += [
+            f"| {v['text']}{_by(v)} | `{v['formula']}` | {number(v['ours'], digits=3)} | "
+            f"{VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | {number(v['paper'], digits=3)} |"
+            for v in result.verdicts
+        ]
+    lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
+    return "\n".join([*lines, "", f"Made by `{result.command}` ({_versions(result)}).", ""])
+
+
+def _grid(result: Result, which: str, cell: Any) -> list[str]:
+    head = ["method", *(column["label"] for column in result.columns)] + (["runs"] if which == "ours" else [])
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
+    for row in result.rows:
+        if (which == "paper" and not row["paper"]) or (which == "ours" and not row["cells"]):
+            continue
+        label = f"{row['label']} *(ours)*" if row["ours"] else row["label"]
+        cells = [cell(row, column) for column in result.columns]
+        lines.append("| " + " | ".join([label, *cells, *([runs(row)] if which == "ours" else [])]) + " |")
+    return lines
+
+
+def latex(result: Result) -> str:
+    """Return a booktabs table, ours above the paper's where it has any."""
+    columns = "l" + "r" * len(result.columns)
+    lines = [r"\begin{tabular}{" + columns + "}", r"\toprule"]
+    lines.append(" & ".join(["Model", *(_escape(column["label"]) for column in result.columns)]) + r" \\")
+    parts = [("measured", ours, "cells")] + ([("paper", paper, "paper")] if has_paper(result) else [])
+    for title, cell, field in parts:
+        heading = f"{title.capitalize()} ({_where(result)})" if field == "cells" else "As printed in the paper"
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{_escape(heading)}}}}} \\"]
+        for row in result.rows:
+            if row[field]:
+                cells = [cell(row, column).replace("–", "--").replace("±", r"$\pm$") for column in result.columns]
+                lines.append(" & ".join([_escape(row["label"]), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def csv_text(result: Result) -> str:
+    """Return one line per cell and seed: row, column, seed, value, the paper's mean and spread, the run."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["row", "column", "seed", "value", "paper_mean", "paper_std", "run"])
+    for row in result.rows:
+        run_of = {name.rsplit("-", 2)[-2].removeprefix("s"): name for name in row["runs"]}
+        for column in result.columns:
+            mean, std = row["paper"].get(column["key"], (None, None))
+            cell = row["cells"].get(column["key"])
+            for seed, value in (cell["values"] if cell else {"": None}).items():
+                writer.writerow([row["key"], column["key"], seed, value, mean, std, run_of.get(seed, "")])
+    return buffer.getvalue()
+
+
+def _where(result: Result) -> str:
+    return result.setting or "no runs yet"
+
+
+def _versions(result: Result) -> str:
+    versions = result.environment
+    return ", ".join(f"{name} {versions[name]}" for name in ("lowcurve", "torch", "python") if name in versions)
+
+
+def _by(verdict: dict[str, Any]) -> str:
+    return " *(our target)*" if verdict["source"] == "project" else ""
+
+
+def _seeds(verdict: dict[str, Any]) -> str:
+    count = len(verdict["seeds"])
+    return f" ({verdict['seeds_that_agree']} of {count} seeds)" if count > 1 else ""
+
+
+_LATEX = {
+    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$",
+    "ε": r"$\varepsilon$", "∇²": r"$\nabla^2$", "∇": r"$\nabla$", "‖": r"$\|$", "₂": "$_2$", "₀": "$_0$",
+    "×": r"$\times$", "Δ": r"$\Delta$", "ℓ": r"$\ell$", "−": "$-$", "–": "--",
+}  # fmt: skip
+
+
+def _escape(text: str) -> str:
+    for plain, code in _LATEX.items():
+        text = text.replace(plain, code)
+    return text

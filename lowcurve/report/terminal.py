@@ -1,0 +1,46 @@
+"""A result in the terminal: the table, the paper's numbers in a second line, and the verdicts."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.presets import PRESETS
+from lowcurve.experiments.results import Result
+from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours, paper
+
+COLORS = {"holds": "green", "does not hold": "red", "not measured": "dim"}
+
+
+def print_result(console: Console, result: Result) -> None:
+    """Print a table, partial or whole, and what became of each claim."""
+    table = Table(title=f"{result.title}\n{result.setting or 'no runs yet'}", title_justify="left")
+    table.add_column("method")
+    for column in result.columns:
+        table.add_column(column["label"], justify="right")
+    table.add_column("runs", justify="right")
+    for row in result.rows:
+        cells = [
+            f"{ours(row, column)}\n[dim]{paper(row, column)}[/]" if row["paper"] else ours(row, column)
+            for column in result.columns
+        ]
+        table.add_row(row["label"], *cells, str(len(row["runs"])))
+    if has_paper(result):
+        table.caption = "second lines: the paper's numbers"
+    console.print(table)
+    for verdict in result.verdicts:
+        mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
+        value = f"ours {number(verdict['ours'], digits=3)}, paper {number(verdict['paper'], digits=3)}"
+        console.print(
+            f" [{color}]{mark}[/] {verdict['text']}  [dim]{escape(verdict['formula'])}: {value}[/]", highlight=False
+        )
+
+
+def list_experiments(console: Console) -> None:
+    """Print the names of experiments and presets."""
+    table = Table("experiment", "what", "in the paper")
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.title, experiment.source)
+    console.print(table)
+    for preset in PRESETS.values():
+        console.print(f"  --preset {preset.name:<7} {preset.about}", highlight=False)
