@@ -37,8 +37,9 @@ class Bound:
 class Geometry:
     """Local geometry of a scalar function f at N points; every field is a tensor of length N.
 
-    `curvature` is C_f(x) = ‖∇²f(x)‖₂ / (‖∇f(x)‖₂ + ε). `hessian_norm` is a lower estimate and `residual` the
-    norm of the eigenpair's residual: some eigenvalue of the Hessian lies within it of ±`hessian_norm`.
+    `curvature` is C_f(x) = ‖∇²f(x)‖₂ / (‖∇f(x)‖₂ + ε). `hessian_norm` is a lower estimate √(θ² + r²) with
+    r = `residual`: some eigenvalue of the Hessian lies within r of θ. `iterations` counts Hessian-vector products.
+    A sample at which f is not finite has NaN everywhere and 0 iterations.
     """
 
     gradient_norm: Tensor

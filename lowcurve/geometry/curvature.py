@@ -105,9 +105,7 @@ def _hessian(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Hessian, T
     return hessian, scales[0]
 
 
-def _chunks(
-    model: nn.Module, x: Tensor, y: Tensor, of: Of, max_iterations: int, memory: int
-) -> Iterator[slice]:
+def _chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, max_iterations: int, memory: int) -> Iterator[slice]:
     """Cut the batch so that a chunk's graph and Krylov basis fit into `memory` bytes; one sample tells."""
     held: dict[int, int] = {}
 

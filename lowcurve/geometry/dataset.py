@@ -159,9 +159,7 @@ def _choose(split: Split, count: int | float | None, seed: int) -> Tensor:
     """Return sorted indices of the samples to measure."""
     if isinstance(count, float):
         if not 0 < count <= 1:
-            raise UserError(
-                f"expected a share of the samples in (0, 1] or a whole number of them, got {count}"
-            )
+            raise UserError(f"expected a share of the samples in (0, 1] or a whole number of them, got {count}")
         count = max(1, round(count * len(split)))
     if count is None or count >= len(split):
         return torch.arange(len(split))
@@ -191,11 +189,7 @@ def discrepancy(train: Measurements, test: Measurements) -> dict[str, Discrepanc
             continue
         t, s = test.summary(name), train.summary(name)
         ratio = t.mean / s.mean if s.mean else math.nan
-        spread = (
-            math.hypot(t.standard_error / t.mean, s.standard_error / s.mean)
-            if t.mean and s.mean
-            else math.nan
-        )
+        spread = math.hypot(t.standard_error / t.mean, s.standard_error / s.mean) if t.mean and s.mean else math.nan
         by_test = abs(t.mean - s.mean) / t.mean if t.mean else math.nan
         found[name] = Discrepancy(abs(ratio - 1), by_test, ratio * spread)
     return found

@@ -70,8 +70,7 @@ def checked_inputs(x: Tensor) -> Tensor:
         raise UserError(f"expected inputs of floats in [0, 1], got {x.dtype}; convert them: x.float() / 255")
     if x.ndim == 4 and x.numel() and x.amin() >= 0 and x.amax() > 2 and bool((x == x.round()).all()):
         raise UserError(
-            f"expected images in [0, 1], got whole numbers up to {x.max():g}; "
-            "divide them by the largest level: x / 255"
+            f"expected images in [0, 1], got whole numbers up to {x.max():g}; divide them by the largest level: x / 255"
         )
     return x.detach()
 
@@ -85,9 +84,7 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
         with torch.no_grad():
             outputs = evaluate(model, x if y is None else x[:1])
     except RuntimeError as error:
-        raise UserError(
-            f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}"
-        ) from error
+        raise UserError(f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}") from error
     if callable(of):
         return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
@@ -101,9 +98,7 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
     if y is None:
         return outputs.argmax(dim=1)
     if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
-        raise UserError(
-            f"expected {len(x)} integer labels, shape ({len(x)},), got {tuple(y.shape)} of {y.dtype}"
-        )
+        raise UserError(f"expected {len(x)} integer labels, shape ({len(x)},), got {tuple(y.shape)} of {y.dtype}")
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
         raise UserError(
             f"expected labels in 0..{classes - 1}, got {int(y.min())}..{int(y.max())}; count classes from 0"

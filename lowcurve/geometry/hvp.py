@@ -22,16 +22,10 @@ class Hessian:
             self._x = x.detach().clone().requires_grad_()
             values = function(self._x, y)
             if values.shape != (len(x),):
-                raise UserError(
-                    f"expected one value per sample, shape ({len(x)},), got {tuple(values.shape)}"
-                )
+                raise UserError(f"expected one value per sample, shape ({len(x)},), got {tuple(values.shape)}")
             if not values.requires_grad:
-                raise UserError(
-                    "the outputs do not depend on the inputs differentiably; is there a detach() inside?"
-                )
-            (self._gradient,) = torch.autograd.grad(
-                values.sum(), self._x, create_graph=True, materialize_grads=True
-            )
+                raise UserError("the outputs do not depend on the inputs differentiably; is there a detach() inside?")
+            (self._gradient,) = torch.autograd.grad(values.sum(), self._x, create_graph=True, materialize_grads=True)
 
     @property
     def gradient(self) -> Tensor:
