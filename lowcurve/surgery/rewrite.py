@@ -23,10 +23,11 @@ _REMEDY = (
 )
 
 
-class _ChildrenAreLeaves(fx.Tracer):
+class ChildrenAreLeaves(fx.Tracer):
     """Trace one forward; whatever its children do is a single node."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Do not look into any child."""
         return True
 
 
@@ -43,7 +44,7 @@ def rewritten(module: nn.Module, record: Record, name: str, origins: dict[nn.Mod
         for mode in (not training, training):
             module.training = mode
             made.clear()
-            graph = _ChildrenAreLeaves().trace(module, _constants(module, record))
+            graph = ChildrenAreLeaves().trace(module, _constants(module, record))
             _restore_parameter_names(graph, module)
             found = _give_modules(module, graph, made)
             codes.append(graph.python_code("self").src)

@@ -1,0 +1,121 @@
+"""How does a low-curvature model leave home? Folded into plain torch.nn, it needs lowcurve no longer.
+
+Spectral norms are divided into the weights, γ into the batch norms' weights, and activations, residuals and other
+classes of this package become graphs of plain PyTorch operations (`torch.fx.GraphModule`). The result pickles,
+compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.residual import Normalize
+from lowcurve.layers.softplus import CenteredSoftplus
+from lowcurve.surgery.rewrite import ChildrenAreLeaves
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` in eval mode, with the same eval-mode outputs and no class of lowcurve in it.
+
+    >>> plain = fold(nn.Sequential(CenteredSoftplus(init_beta=1.0)))
+    >>> plain(torch.tensor([0.0, 100.0])).tolist()
+    [0.0, 99.30685424804688]
+    """
+    return _plain(copy.deepcopy(model).eval(), {})
+
+
+def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Fold the children, then the module itself; a module that is shared stays shared."""
+    if module not in done:
+        _bake_parametrizations(module)
+        _drop_own_hooks(module)
+        for name, child in module._modules.items():
+            if child is not None:
+                module._modules[name] = _plain(child, done)
+        done[module] = _without_lowcurve(module)
+    return done[module]
+
+
+def _bake_parametrizations(module: nn.Module) -> None:
+    """Make the weights that the layer computes (eval mode: at the present singular vectors) its own.
+
+    `parametrize.remove_parametrizations` would delete the property from the class, which copies share.
+    """
+    if not parametrize.is_parametrized(module):
+        return
+    chains = dict(module.parametrizations.items())  # type: ignore[union-attr,operator]
+    values = {name: getattr(module, name).detach().clone() for name in chains}
+    del module._modules["parametrizations"]
+    module.__class__ = type(module).__bases__[0]
+    for name, value in values.items():
+        trained = any(parameter.requires_grad for parameter in chains[name].parameters())
+        module.register_parameter(name, nn.Parameter(value, requires_grad=trained))
+
+
+def _drop_own_hooks(module: nn.Module) -> None:
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if getattr(hook, "__module__", "").startswith("lowcurve."):
+            del module._forward_pre_hooks[key]
+
+
+def _without_lowcurve(module: nn.Module) -> nn.Module:
+    if isinstance(module, CenteredSoftplus):
+        return _as_graph(_PlainSoftplus(float(module.beta.detach())), "CenteredSoftplus")
+    if isinstance(module, Normalize):
+        return _as_graph(_PlainNormalize(module.mean, module.std), "Normalize")
+    if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d):
+        return _folded_norm(module)
+    if any(base.__module__.startswith("lowcurve.") for base in type(module).__mro__):
+        return _as_graph(module, type(module).__name__)
+    return module
+
+
+def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
+    """Write the module's own forward out as plain operations, with its children as they are."""
+    graph = ChildrenAreLeaves().trace(module)
+    graph._tracer_cls = None  # or unpickling would need lowcurve
+    return fx.GraphModule(module, graph, name).eval()
+
+
+class _PlainSoftplus(nn.Module):
+    """s₀(x; β) = x⁺ + log1p(expm1(-β|x|) / 2) / β with β a number: accurate to rounding for small and large β alike."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Written as `CenteredSoftplus` computes it, so that derivatives at 0 are right too."""
+        positive = x > 0
+        decay = torch.where(positive, -self.beta * x, self.beta * x)
+        return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta
+
+
+class _PlainNormalize(nn.Module):
+    """(x - mean) / std per channel (dimension 1), in a form that does not ask for the number of dimensions."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each channel."""
+        return ((x.transpose(1, -1) - self.mean) / self.std).transpose(1, -1)
+
+
+@torch.no_grad()
+def _folded_norm(module: LipschitzBatchNorm1d | LipschitzBatchNorm2d) -> nn.Module:
+    """Multiply min(1, γ / ‖BN‖) into the affine part, which is made where there is none."""
+    norm, factor = module.norm, module.factor()
+    if norm.affine:
+        norm.weight.mul_(factor)
+        norm.bias.mul_(factor)
+    else:
+        ones = torch.ones_like(norm.running_mean)  # type: ignore[arg-type]
+        norm.affine = True
+        norm.weight, norm.bias = nn.Parameter(ones * factor), nn.Parameter(torch.zeros_like(ones))
+    return norm
