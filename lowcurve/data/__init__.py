@@ -56,9 +56,7 @@ DATASETS: dict[str, Source] = {
         ("crop", "flip"),
         layouts=(*(layout.find for layout in cifar.CIFAR100), parquet.find),
     ),
-    "svhn": Source(
-        "SVHN", NUMERALS, (3, 32, 32), (73_257, 26_032), ("crop",), layouts=(svhn.find, parquet.find)
-    ),
+    "svhn": Source("SVHN", NUMERALS, (3, 32, 32), (73_257, 26_032), ("crop",), layouts=(svhn.find, parquet.find)),
     "fashion-mnist": Source(
         "Fashion-MNIST",
         fashion_mnist.CLASSES,

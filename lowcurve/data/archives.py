@@ -42,9 +42,7 @@ def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
     if file is None or member.size > MAX_BYTES:
-        raise UserError(
-            f"expected {member.name} to be a file of at most {MAX_BYTES:,} bytes, got something else"
-        )
+        raise UserError(f"expected {member.name} to be a file of at most {MAX_BYTES:,} bytes, got something else")
     return file.read()
 
 

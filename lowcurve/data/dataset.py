@@ -48,9 +48,7 @@ class Split:
         if count is None or count >= len(self):
             return self
         if count < 1:
-            raise UserError(
-                f"a subset has at least 1 sample, got {count}; leave the limit out to use all samples"
-            )
+            raise UserError(f"a subset has at least 1 sample, got {count}; leave the limit out to use all samples")
         chosen = stratified(self.labels, count, seed)
         return Split(self.images[chosen], self.labels[chosen])
 

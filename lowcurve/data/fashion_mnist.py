@@ -36,9 +36,7 @@ def find(folder: Path) -> Found | None:
     return Found("idx files", tuple(files), partial(_read, *files))
 
 
-def _read(
-    train_images: Path, train_labels: Path, test_images: Path, test_labels: Path
-) -> tuple[Split, Split]:
+def _read(train_images: Path, train_labels: Path, test_images: Path, test_labels: Path) -> tuple[Split, Split]:
     return read_split(train_images, train_labels), read_split(test_images, test_labels)
 
 

@@ -112,9 +112,7 @@ def fetch_file(url: str, path: Path, md5: str) -> Path:
                 )
             part.replace(path)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error}); choose another --data-dir or make room"
-        ) from error
+        raise UserError(f"{path}: cannot be written ({error}); choose another --data-dir or make room") from error
     return path
 
 
@@ -148,9 +146,7 @@ def _download(url: str, file: BinaryIO) -> None:
             problem = "the connection ended early"
         except urllib.error.HTTPError as error:
             if error.code < 500:
-                raise UserError(
-                    f"{url}: the server says {error.code} {error.reason}; use --mirror"
-                ) from error
+                raise UserError(f"{url}: the server says {error.code} {error.reason}; use --mirror") from error
             problem = f"the server says {error.code} {error.reason}"
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             problem = str(getattr(error, "reason", error)) or type(error).__name__

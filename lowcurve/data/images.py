@@ -24,9 +24,7 @@ def decode(encoded: Sequence[bytes | Path]) -> torch.Tensor:
             if index == 0:
                 images = np.empty((len(encoded), *pixels.shape), dtype=np.uint8)
             if pixels.shape[:2] != images.shape[1:3]:
-                raise UserError(
-                    f"expected {images.shape[1:3]} pixels as in the first image, got {pixels.shape[:2]}"
-                )
+                raise UserError(f"expected {images.shape[1:3]} pixels as in the first image, got {pixels.shape[:2]}")
             if pixels.ndim > images.ndim - 1:  # the first color image after gray ones
                 images = np.repeat(images[..., None], 3, axis=-1)
             images[index] = pixels if pixels.ndim == images.ndim - 1 else pixels[..., None]

@@ -90,6 +90,4 @@ def batches(
             f"each of {world} ranks needs at least one sample per batch, got rank {rank}, batch size "
             f"{batch_size} and {len(split)} samples; use larger batches or fewer processes"
         )
-    return Batches(
-        split, batch_size, seed, epoch, tuple(augmentation), shuffle, rank, world, torch.device(device)
-    )
+    return Batches(split, batch_size, seed, epoch, tuple(augmentation), shuffle, rank, world, torch.device(device))

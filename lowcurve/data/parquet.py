@@ -38,9 +38,7 @@ def load(path: str) -> Dataset:
         split = read_split((root,))
         train, test = hold_out(split.images, split.labels)
     else:
-        raise UserError(
-            f"{root}: expected a parquet file or a folder with train.parquet and test.parquet, got neither"
-        )
+        raise UserError(f"{root}: expected a parquet file or a folder with train.parquet and test.parquet, got neither")
     highest = int(max(train.labels.max(), test.labels.max()))
     names = class_names(found.files[0] if found else root) or tuple(map(str, range(highest + 1)))
     with reading(root, "number the labels as the class names in its metadata, from 0"):
@@ -79,14 +77,10 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
         image, label = _column(schema, IMAGE_COLUMNS), _column(schema, LABEL_COLUMNS)
         table = pq.read_table(file, columns=[image, label])
         if not pa.types.is_struct(table[image].type) or not pa.types.is_integer(table[label].type):
-            raise UserError(
-                f"expected struct and integer columns, got {table[image].type} and {table[label].type}"
-            )
+            raise UserError(f"expected struct and integer columns, got {table[image].type} and {table[label].type}")
         encoded = table[image].combine_chunks().field("bytes")
         if not table.num_rows or encoded.null_count or table[label].null_count:
-            raise UserError(
-                f"expected rows without gaps, got {table.num_rows} rows with missing values or none"
-            )
+            raise UserError(f"expected rows without gaps, got {table.num_rows} rows with missing values or none")
         labels = torch.from_numpy(table[label].to_numpy().astype(np.int64))
         return images.decode(encoded.to_pylist()), labels
 

@@ -15,7 +15,22 @@ import numpy as np
 from lowcurve.errors import UserError
 
 
-class ByteType:
+class StandIn:
+    """What a name in a pickle becomes. It has a `__setstate__`, else the unpickler would set its attributes."""
+
+    def __setstate__(self, state: object) -> None:
+        """Refuse a state; classes below that expect one say so."""
+        raise UserError(f"expected no state for {type(self).__name__}, got {type(state).__name__}")
+
+
+class Bytes(StandIn):
+    """Stands for `_codecs.encode`, by which Python 3 writes bytes in protocols 0 to 2."""
+
+    def __init__(self, text: str, encoding: str) -> None:
+        self.text, self.encoding = text, encoding
+
+
+class ByteType(StandIn):
     """Stands for `numpy.dtype`; only unsigned bytes are allowed."""
 
     def __init__(self, code: str, *_: object) -> None:
@@ -26,45 +41,32 @@ class ByteType:
         """Ignore byte order and flags: a byte has none."""
 
 
-class Array:
-    """Stands for `numpy.ndarray`; holds shape, order and raw bytes until :meth:`numpy` checks them."""
+class Array(StandIn):
+    """Stands for `numpy.ndarray`; keeps its state until :meth:`numpy` checks it."""
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __init__(self, *_: object) -> None:
+        self.shape, self.dtype, self.fortran, self.raw = (0,), None, False, b""
+
+    def __setstate__(self, state: object) -> None:
         """Keep (version, shape, dtype, column-major, bytes)."""
-        _, self.shape, self.dtype, self.fortran, self.raw = state
+        _, self.shape, self.dtype, self.fortran, self.raw = state  # type: ignore[misc]
 
     def numpy(self) -> np.ndarray:
-        """Return the array, or refuse a state that is not that of a byte array."""
-        raw = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
+        """Return the array, or refuse a state that is not that of an array of bytes."""
+        raw: object = self.raw.text if isinstance(self.raw, Bytes) else self.raw
+        if isinstance(raw, str):
+            raw = raw.encode("latin1")
         if not isinstance(self.dtype, ByteType) or not isinstance(raw, bytes):
             raise UserError(f"expected an array of bytes, got one of {type(raw).__name__}")
         return np.frombuffer(raw, dtype=np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
 
 
-class Reconstruct:
-    """Stands for `numpy.core.multiarray._reconstruct`: an empty array, whatever is asked."""
-
-    def __new__(cls, *_: object) -> Any:
-        """Return the stand-in that the next instruction fills."""
-        return Array()
-
-
-class Encode:
-    """Stands for `_codecs.encode`, by which Python 3 writes bytes in protocol 2."""
-
-    def __new__(cls, text: str, encoding: str) -> Any:
-        """Return the bytes of a latin-1 text."""
-        if encoding not in ("latin1", "latin-1"):
-            raise UserError(f"expected bytes written as latin1, got {encoding!r}")
-        return text.encode("latin1")
-
-
-STAND_INS: dict[tuple[str, str], type] = {
-    ("numpy.core.multiarray", "_reconstruct"): Reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): Reconstruct,
+STAND_INS: dict[tuple[str, str], type[StandIn]] = {
+    ("numpy.core.multiarray", "_reconstruct"): Array,
+    ("numpy._core.multiarray", "_reconstruct"): Array,
     ("numpy", "ndarray"): Array,
     ("numpy", "dtype"): ByteType,
-    ("_codecs", "encode"): Encode,
+    ("_codecs", "encode"): Bytes,
 }
 
 

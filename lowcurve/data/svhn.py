@@ -32,9 +32,7 @@ def read_split(file: Path) -> Split:
     from scipy.io import loadmat, whosmat
 
     with reading(file, REMEDY):
-        shapes = {
-            name: shape for name, shape, _ in whosmat(file)
-        }  # headers only, before anything is allocated
+        shapes = {name: shape for name, shape, _ in whosmat(file)}  # headers only, before anything is allocated
         shape = shapes.get("X", ())
         if shape[:3] != (32, 32, 3) or len(shape) != 4 or not 0 < shape[3] <= MAX_IMAGES:
             raise UserError(f"expected an array X of shape (32, 32, 3, N), got {shapes}")
