@@ -90,7 +90,7 @@ def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
         return _named(name, *source.read())
     found = locate(name, data_dir)
     train, test = found.read()
-    with reading(found.files[0], f"replace the files of {name} (lowcurve data fetch {name})"):
+    with reading(found.files[0].parent, f"replace the files of {name} (lowcurve data fetch {name})"):
         return _named(name, train, test)
 
 

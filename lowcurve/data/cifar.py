@@ -11,7 +11,7 @@ import torch
 from lowcurve.data import pickles
 from lowcurve.data.archives import read_bytes, read_members
 from lowcurve.data.dataset import Split
-from lowcurve.data.files import Found, reading
+from lowcurve.data.files import Found, reading, require_labels
 from lowcurve.errors import UserError
 
 PIXELS = 3 * 32 * 32
@@ -37,7 +37,7 @@ def parse_pickle(data: bytes, label_key: str) -> Samples:
     if not isinstance(content, dict) or not isinstance(content.get("data"), pickles.Array):
         raise UserError("expected a pickled dict with an array 'data', got something else")
     labels = content.get(label_key)
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+    if not isinstance(labels, list) or not labels or not all(type(label) is int for label in labels):
         raise UserError(f"expected a list of integers {label_key!r}, got {type(labels).__name__}")
     return content["data"].numpy().reshape(len(labels), 3, 32, 32), np.array(labels, dtype=np.int64)
 
@@ -55,6 +55,7 @@ def parse_records(data: bytes, label_bytes: int) -> Samples:
 class Layout:
     """One published version: the archive, the directory in it, its files by split and their parser."""
 
+    classes: int
     version: str
     archive: str
     directory: str
@@ -79,7 +80,9 @@ class Layout:
         parsed = {}
         for path, data in contents:
             with reading(path, REMEDY):
-                parsed[path.name] = self.parse(data)
+                images, labels = self.parse(data)
+                require_labels(labels, 0, self.classes - 1)
+                parsed[path.name] = images, labels
         return _split([parsed[name] for name in self.train]), _split([parsed[name] for name in self.test])
 
     def _members(self, archive: Path) -> Iterator[tuple[Path, bytes]]:
@@ -105,6 +108,7 @@ _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 CIFAR10 = (
     Layout(
+        10,
         "binary",
         "cifar-10-binary.tar.gz",
         "cifar-10-batches-bin",
@@ -113,6 +117,7 @@ CIFAR10 = (
         lambda data: parse_records(data, label_bytes=1),
     ),
     Layout(
+        10,
         "python",
         "cifar-10-python.tar.gz",
         "cifar-10-batches-py",
@@ -123,6 +128,7 @@ CIFAR10 = (
 )
 CIFAR100 = (
     Layout(
+        100,
         "binary",
         "cifar-100-binary.tar.gz",
         "cifar-100-binary",
@@ -131,6 +137,7 @@ CIFAR100 = (
         lambda data: parse_records(data, label_bytes=2),
     ),
     Layout(
+        100,
         "python",
         "cifar-100-python.tar.gz",
         "cifar-100-python",

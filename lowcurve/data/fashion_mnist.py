@@ -9,7 +9,7 @@ import torch
 
 from lowcurve.data.archives import read_bytes
 from lowcurve.data.dataset import Split
-from lowcurve.data.files import Found, reading
+from lowcurve.data.files import Found, reading, require_labels
 from lowcurve.errors import UserError
 
 REMEDY = "delete it and fetch the data set again (lowcurve data fetch fashion-mnist)"
@@ -46,6 +46,7 @@ def read_split(image_file: Path, label_file: Path) -> Split:
         images = parse_idx(read_bytes(image_file), dimensions=3)
     with reading(label_file, REMEDY):
         labels = parse_idx(read_bytes(label_file), dimensions=1)
+        require_labels(labels, 0, len(CLASSES) - 1)
         return Split(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
 
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError
 
@@ -43,3 +45,9 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise UserError(f"{path}: {error}; {remedy}") from error
     except Exception as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}: {error}); {remedy}") from error
+
+
+def require_labels(labels: np.ndarray, low: int, high: int) -> None:
+    """Refuse labels outside [low, high], where the file that has them is still known."""
+    if labels.size and not (low <= labels.min() and labels.max() <= high):
+        raise UserError(f"expected labels from {low} to {high}, got {labels.min()} to {labels.max()}")

@@ -14,10 +14,11 @@ import torch
 
 from lowcurve.data import images
 from lowcurve.data.dataset import Dataset, Split, hold_out
-from lowcurve.data.files import Found, reading
+from lowcurve.data.files import Found, reading, require_labels
 from lowcurve.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
+MAX_CLASSES = 100_000
 LABEL_COLUMNS = ("label", "fine_label")
 REMEDY = "write it again with an image column struct{bytes, path} and an integer label column"
 
@@ -81,8 +82,9 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
         encoded = table[image].combine_chunks().field("bytes")
         if not table.num_rows or encoded.null_count or table[label].null_count:
             raise UserError(f"expected rows without gaps, got {table.num_rows} rows with missing values or none")
-        labels = torch.from_numpy(table[label].to_numpy().astype(np.int64))
-        return images.decode(encoded.to_pylist()), labels
+        labels = table[label].to_numpy()
+        require_labels(labels, 0, MAX_CLASSES - 1)
+        return images.decode(encoded.to_pylist()), torch.from_numpy(labels.astype(np.int64))
 
 
 def _column(schema: Any, known: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lowcurve.data.dataset import Split
-from lowcurve.data.files import Found, reading
+from lowcurve.data.files import Found, reading, require_labels
 from lowcurve.errors import UserError
 
 REMEDY = "delete it and fetch the data set again (lowcurve data fetch svhn)"
@@ -42,5 +42,6 @@ def read_split(file: Path) -> Split:
         images, labels = content["X"], content["y"][:, 0]
         if images.dtype != np.uint8 or labels.dtype.kind not in "ui":
             raise UserError(f"expected X and y of unsigned bytes, got {images.dtype} and {labels.dtype}")
+        require_labels(labels, 1, 10)
         pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(3, 2, 0, 1)))
         return Split(pixels, torch.from_numpy(labels.astype(np.int64) % 10))

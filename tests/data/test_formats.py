@@ -108,7 +108,7 @@ def test_a_named_set_has_its_own_shape(tmp_path):
     images, labels = makers.samples(20, shape=(3, 16, 16))
     for split in ("train", "test"):
         makers.parquet(tmp_path / f"cifar10/{split}.parquet", images, labels)
-    with pytest.raises(UserError, match=r"train\.parquet: expected samples of shape \(3, 32, 32\)"):
+    with pytest.raises(UserError, match=r"cifar10: expected samples of shape \(3, 32, 32\), got \(3, 16, 16\)"):
         load_dataset("cifar10", tmp_path)
 
 
