@@ -112,7 +112,7 @@ def assert_clear(error, path):
 def test_broken_bytes(layout, tmp_path):
     name, write = LAYOUTS[layout]
     write(tmp_path)
-    load_dataset(name.fordict(root=tmp_path), tmp_path)
+    load_dataset(name.format(root=tmp_path), tmp_path)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     rng, refused = random.Random(layout), 0
     for round_ in range(ROUNDS):
@@ -120,7 +120,7 @@ def test_broken_bytes(layout, tmp_path):
         sound = path.read_bytes()
         path.write_bytes(mutate(sound, rng))
         try:
-            load_dataset(name.fordict(root=tmp_path), tmp_path)
+            load_dataset(name.format(root=tmp_path), tmp_path)
         except UserError as error:
             refused += 1
             assert_clear(error, path)
@@ -137,12 +137,12 @@ def test_an_empty_file_or_a_folder_in_its_place(layout, tmp_path):
     path = sorted(path for path in tmp_path.rglob("*") if path.is_file())[0]
     path.write_bytes(b"")
     with pytest.raises(UserError) as caught:
-        load_dataset(name.fordict(root=tmp_path), tmp_path)
+        load_dataset(name.format(root=tmp_path), tmp_path)
     assert_clear(caught.value, path)
     path.unlink()
     path.mkdir()
     with pytest.raises(UserError):
-        load_dataset(name.fordict(root=tmp_path), tmp_path)
+        load_dataset(name.format(root=tmp_path), tmp_path)
     shutil.rmtree(path)
 
 
@@ -188,7 +188,7 @@ WRONG_SVHN = {
 @pytest.mark.parametrize("case", WRONG_SVHN)
 def test_wrong_content_of_an_svhn_file(case, tmp_path):
     makers.svhn(tmp_path / "svhn")
-    scipy.io.savedict(tmp_path / "svhn/test_32x32.mat", WRONG_SVHN[case])
+    scipy.io.savemat(tmp_path / "svhn/test_32x32.mat", WRONG_SVHN[case])
     with pytest.raises(UserError, match=r"test_32x32\.mat: .*fetch svhn"):
         load_dataset("svhn", tmp_path)
 
