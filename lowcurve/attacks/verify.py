@@ -24,23 +24,17 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
             "make input normalization the model's first layer (lowcurve.Normalize)"
         )
     if y.shape != (len(x),) or y.dtype != torch.int64:
-        raise UserError(
-            f"expected one int64 label per sample, ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}"
-        )
+        raise UserError(f"expected one int64 label per sample, ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
 
 
 def check_logits(logits: Tensor, y: Tensor) -> None:
     """Refuse outputs that are not two or more finite logits per sample, and labels beyond them."""
     if logits.dim() != 2 or len(logits) != len(y) or logits.shape[1] < 2:
-        raise UserError(
-            f"expected logits of shape ({len(y)}, two or more classes), got {tuple(logits.shape)}"
-        )
+        raise UserError(f"expected logits of shape ({len(y)}, two or more classes), got {tuple(logits.shape)}")
     if not bool(logits.isfinite().all()):
         raise UserError("expected finite logits, got NaN or infinity; check the model's weights")
     if int(y.min()) < 0 or int(y.max()) >= logits.shape[1]:
-        raise UserError(
-            f"expected labels from 0 to {logits.shape[1] - 1}, got {int(y.min())} to {int(y.max())}"
-        )
+        raise UserError(f"expected labels from 0 to {logits.shape[1] - 1}, got {int(y.min())} to {int(y.max())}")
 
 
 def check_norm(norm: float) -> float:
@@ -60,9 +54,7 @@ def radii_per_sample(eps: float | Tensor, x: Tensor) -> Tensor:
     return radii.expand(len(x)).clone()
 
 
-def successes(
-    model: nn.Module, adversarial: Tensor, x: Tensor, y: Tensor, eps: Tensor, norm: float
-) -> Tensor:
+def successes(model: nn.Module, adversarial: Tensor, x: Tensor, y: Tensor, eps: Tensor, norm: float) -> Tensor:
     """Say which examples are in the ball (to 1e-5), in [0, 1] and misclassified, all of it computed anew."""
     far = ball.distance(adversarial.double(), x.double(), norm) > eps + TOLERANCE
     flat = adversarial.flatten(1)
