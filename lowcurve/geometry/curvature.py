@@ -1,15 +1,13 @@
 """Gradient norm, Hessian norm and normalized curvature of a model at each sample, with their error."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, evaluate, local_model
-from lowcurve.geometry.hvp import Hessian
-from lowcurve.geometry.lanczos import Extreme, lanczos
+from lowcurve.geometry.functions import Of, checked_inputs, checked_labels
+from lowcurve.geometry.hvp import Hessian, chunks
+from lowcurve.geometry.lanczos import lanczos
 from lowcurve.geometry.power import power_iteration
 from lowcurve.modes import generator, observing
 from lowcurve.types import Geometry
@@ -17,8 +15,6 @@ from lowcurve.types import Geometry
 METHODS = ("lanczos", "power")
 # ε of the paper's C = ‖∇²f‖ / (‖∇f‖ + ε): far below any gradient that float32 can tell from zero.
 EPSILON = 1e-12
-# More samples at once than this are no faster, whatever the memory.
-LARGEST_CHUNK = 256
 
 
 def curvature(
@@ -62,60 +58,25 @@ def curvature(
     with observing(model):
         y = checked_labels(model, x, y, of)
         parts = [
-            _of_chunk(model, x[rows], y[rows], of, tol, max_iterations, method, seed)
-            for rows in _chunks(model, x, y, of, max_iterations, memory)
+            _of_chunk(Hessian(model, x[rows], y[rows], of), tol, max_iterations, method, seed)
+            for rows in chunks(model, x, y, of, vectors=max_iterations + 4, memory=memory)
         ]
-    return Geometry(*(torch.cat(field).to(x.device) for field in zip(*parts, strict=True)))
+    return Geometry(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 
-def _of_chunk(
-    model: nn.Module, x: Tensor, y: Tensor, of: Of, tol: float, max_iterations: int, method: str, seed: int
-) -> tuple[Tensor, ...]:
+def _of_chunk(hessian: Hessian, tol: float, max_iterations: int, method: str, seed: int) -> list[Tensor]:
     """Return the five fields of `Geometry` for samples that fit into memory together."""
-    hessian, scale = _hessian(model, x, y, of)
     slope = hessian.gradient.norm(dim=1)
-    direction = torch.randn(x[0].numel(), generator=generator(seed)).to(x)  # the same for every sample
+    # One random direction for all samples, so that no result depends on the sample's place in the batch.
+    direction = torch.randn(hessian.gradient.shape[1], generator=generator(seed)).to(slope)
     if method == "power":
-        found = power_iteration(hessian, direction.expand(len(x), -1), iterations=max_iterations)
+        found = power_iteration(hessian, direction.expand_as(hessian.gradient), iterations=max_iterations)
     else:
-        start = F.normalize(hessian.gradient, dim=1) + F.normalize(direction, dim=0)
-        found = lanczos(hessian, start.nan_to_num(0, 0, 0), tol=tol, max_iterations=max_iterations)
-    return _assemble(slope, scale, found)
-
-
-def _assemble(slope: Tensor, scale: Tensor, found: Extreme) -> tuple[Tensor, ...]:
-    """Give norms the scale of f again; the curvature needs none."""
+        start = F.normalize(hessian.gradient.nan_to_num(0, 0, 0), dim=1) + F.normalize(direction, dim=0)
+        found = lanczos(hessian, start, tol=tol, max_iterations=max_iterations)
     value, residual = found.value.to(slope), found.residual.to(slope)
+    scale = hessian.log_scale.exp()
+    fields = [scale * slope, scale * value, value / (slope + EPSILON), scale * residual]
     broken = ~torch.isfinite(slope + value)
-    fields = (scale * slope, scale * value, value / (slope + EPSILON), scale * residual)
-    return *(field.masked_fill(broken, torch.nan) for field in fields), found.iterations
-
-
-def _hessian(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Hessian, Tensor]:
-    """Return the Hessians of f / s and the scales s (N,); see `local_model`."""
-    local = local_model(of)
-    scales: list[Tensor] = []
-
-    def function(x: Tensor, y: Tensor) -> Tensor:
-        values, scale = local(evaluate(model, x), y)
-        scales.append(scale.detach())
-        return values
-
-    hessian = Hessian(function, x, y)
-    return hessian, scales[0]
-
-
-def _chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, max_iterations: int, memory: int) -> Iterator[slice]:
-    """Cut the batch so that a chunk's graph and Krylov basis fit into `memory` bytes; one sample tells."""
-    held: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        held[tensor.data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _hessian(model, x[:1], y[:1], of)
-    basis = (max_iterations + 2) * x[0].nbytes
-    size = max(1, min(LARGEST_CHUNK, memory // (basis + 2 * sum(held.values()))))
-    for first in range(0, len(x), size):
-        yield slice(first, first + size)
+    iterations = found.iterations.to(slope.device).masked_fill(broken, 0)
+    return [*(field.masked_fill(broken, torch.nan) for field in fields), iterations]

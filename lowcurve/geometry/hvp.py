@@ -1,40 +1,49 @@
 """Hessian-vector products of many samples at once, by two reverse passes over one retained graph."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lowcurve.errors import UserError
+from lowcurve.geometry.functions import Of, evaluate, local_model
+
+
+def gradients(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Tensor, Tensor]:
+    """Return ∇q (n, d) and log s (n,) at each sample, where f = s·q; see `local_model`."""
+    _, gradient, log_scale = _differentiate(model, x, y, of, twice=False)
+    return gradient.flatten(1), log_scale
+
+
+def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a copy of `x`, the gradients ∇q with respect to it (with their graph if `twice`), and log s."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        values, log_scale = local_model(of)(evaluate(model, leaf), y)
+        if values.shape != (len(x),):
+            raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")
+        if not values.requires_grad:
+            raise UserError("the outputs do not depend on the inputs differentiably; is there a detach()?")
+        (gradient,) = torch.autograd.grad(values.sum(), leaf, create_graph=twice, materialize_grads=True)
+    return leaf, gradient, log_scale.detach()
 
 
 class Hessian:
-    r"""The Hessians ∇²f(xᵢ), i = 1..n, as one linear operator on n flat vectors, shape (n, d).
+    r"""The Hessians ∇²q(xᵢ), i = 1..n, as one linear operator on n flat vectors, shape (n, d).
 
-    `function` maps (x (n, ...), y (n,)) to values f (n,), each of which depends on its own sample only.
-    The graph of the gradients g = ∇f is built once; a product differentiates ⟨g, v⟩ through it: ∇ₓ⟨g, v⟩
-    = ∇²f v.
+    f = s·q is the scalar function `of` the model's outputs, with s a constant of the sample that keeps the
+    derivatives of q in range (`local_model`). Each value must depend on its own sample only. The graph of the
+    gradients g = ∇q is built once; a product differentiates ⟨g, v⟩ through it: ∇ₓ⟨g, v⟩ = ∇²q v.
     """
 
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> None:
-        self._function, self._y = function, y
-        with torch.inference_mode(False), torch.enable_grad():
-            self._x = x.detach().clone().requires_grad_()
-            values = function(self._x, y)
-            if values.shape != (len(x),):
-                raise UserError(f"expected one value per sample, shape ({len(x)},), got {tuple(values.shape)}")
-            if not values.requires_grad:
-                raise UserError("the outputs do not depend on the inputs differentiably; is there a detach() inside?")
-            (self._gradient,) = torch.autograd.grad(values.sum(), self._x, create_graph=True, materialize_grads=True)
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradients ∇f(xᵢ), flat: (n, d)."""
-        return self._gradient.detach().flatten(1)
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, of: Of) -> None:
+        self._model, self._y, self._of = model, y, of
+        self._x, self._gradient, self.log_scale = _differentiate(model, x, y, of, twice=True)
+        self.gradient = self._gradient.detach().flatten(1)  # (n, d): ∇q; log_scale (n,) is log s
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Return ∇²f(xᵢ) vᵢ for vectors `v` (n, d)."""
-        if not self._gradient.requires_grad:  # f is affine
+        """Return ∇²q(xᵢ) vᵢ for vectors `v` (n, d)."""
+        if not self._gradient.requires_grad:  # q is affine
             return torch.zeros_like(v)
         (product,) = torch.autograd.grad(
             self._gradient, self._x, v.view_as(self._x), retain_graph=True, materialize_grads=True
@@ -43,4 +52,27 @@ class Hessian:
 
     def restricted_to(self, keep: Tensor) -> "Hessian":
         """Return the operator of the samples that the mask `keep` selects, on a smaller graph of its own."""
-        return Hessian(self._function, self._x.detach()[keep], self._y[keep])
+        return Hessian(self._model, self._x.detach()[keep], self._y[keep], self._of)
+
+
+# More samples at once than this are no faster, whatever the memory.
+LARGEST_CHUNK = 256
+
+
+def chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, *, vectors: int, memory: int) -> Iterator[slice]:
+    """Cut the batch so that a chunk's graph and `vectors` inputs per sample fit into `memory` bytes.
+
+    One sample tells what a graph holds; a product needs as much again while it runs.
+    """
+    held: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        held[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        Hessian(model, x[:1], y[:1], of)
+    per_sample = vectors * x[0].nbytes + 2 * sum(held.values())
+    size = max(1, min(LARGEST_CHUNK, memory // per_sample))
+    for first in range(0, len(x), size):
+        yield slice(first, first + size)
