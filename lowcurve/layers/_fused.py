@@ -32,35 +32,35 @@ def applies(*tensors: Tensor) -> bool:
     )
 
 
-def value(x: Tensor, beta: float) -> Tensor:
-    """Return s₀(x; β)."""
+def value(x: Tensor, beta: float, shift: float) -> Tensor:
+    """Return s₀(x; β) + shift."""
     x = _dense(x)
     y = torch.empty_like(x)
-    _call("lowcurve_value", x.numel(), x, beta, y)
+    _call("lowcurve_value", x.numel(), x, beta, shift, y)
     return y
 
 
-def gradient(grad: Tensor, y: Tensor, beta: float) -> Tensor:
+def gradient(grad: Tensor, y: Tensor, beta: float, shift: float) -> Tensor:
     """Return g σ for the upstream gradient g and the activation's output y."""
     y, grad = _alike(y, grad)
     in_x = torch.empty_like(y)
-    _call("lowcurve_gradient", y.numel(), grad, y, beta, in_x)
+    _call("lowcurve_gradient", y.numel(), grad, y, beta, shift, in_x)
     return in_x
 
 
-def gradients(grad: Tensor, y: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def gradients(grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tensor, Tensor]:
     """Return g σ, and Σ g (log 2 - H(σ)) / β, the gradient in log β."""
     y, grad = _alike(y, grad)
     in_x = torch.empty_like(y)
-    total = _call("lowcurve_gradients", y.numel(), grad, y, beta, in_x, _partial(y))
+    total = _call("lowcurve_gradients", y.numel(), grad, y, beta, shift, in_x, _partial(y))
     return in_x, torch.tensor(total / beta)
 
 
-def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return h σ, h g β (1 - σ), and the sum of the latter times y, for h the gradient of g σ."""
     y, outer, grad = _alike(y, outer, grad)
     in_grad, in_y = torch.empty_like(y), torch.empty_like(y)
-    total = _call("lowcurve_second", y.numel(), outer, grad, y, beta, in_grad, in_y, _partial(y))
+    total = _call("lowcurve_second", y.numel(), outer, grad, y, beta, shift, in_grad, in_y, _partial(y))
     return in_grad, in_y, torch.tensor(total)
 
 

@@ -49,7 +49,8 @@ class _LipschitzBatchNorm(nn.Module):
 
     def _steepest(self) -> Tensor:
         norm = self.norm
-        gains = (norm.running_var + norm.eps).rsqrt()  # type: ignore[operator]
+        assert norm.running_var is not None
+        gains = (norm.running_var + norm.eps).rsqrt()
         return (gains if norm.weight is None else gains * norm.weight.abs()).max()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class LinearMap:
 
 
 def _unpad(x: Tensor, axis: int, n: int, before: int, after: int, circular: bool) -> Tensor:
-    """Apply the transpose of padding along one axis: crop; circular padding also adds the margins where they came from."""
+    """Apply the transpose of padding along one axis: crop, and where it was circular add the margins back."""
     left, middle, right = x.split([before, n, after], dim=axis)
     if not circular:
         return middle

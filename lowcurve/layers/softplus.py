@@ -55,7 +55,12 @@ def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:
     """
     if _is_transformed(x):
         return _composite(x, log_beta.exp().to(x.dtype))
-    return _CenteredSoftplus.apply(x, log_beta)
+    return _Softplus.apply(x, log_beta, 0.0)
+
+
+def fixed_softplus(x: Tensor, beta: float) -> Tensor:
+    """Return the usual softplus log(1 + e^{βx}) / β = s₀(x; β) + log(2) / β for a β that does not learn."""
+    return _Softplus.apply(x, torch.tensor(math.log(beta)), math.log(2) / beta)
 
 
 def _is_transformed(x: object) -> bool:
@@ -78,45 +83,48 @@ def _composite(x: Tensor, beta: Tensor) -> Tensor:
     return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / beta
 
 
-class _CenteredSoftplus(torch.autograd.Function):
-    """(x, ρ) ↦ y = s₀(x; e^ρ)."""
+class _Softplus(torch.autograd.Function):
+    """(x, ρ) ↦ y = s₀(x; e^ρ) + a constant shift."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, log_beta: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
         if _fused.applies(x):
-            y = _fused.value(x, float(log_beta.exp()))
+            y = _fused.value(x, float(log_beta.exp()), shift)
         else:
-            y = _composite(_widen(x), _widen(log_beta).exp()).to(x.dtype)
+            y = (_composite(_widen(x), _widen(log_beta).exp()) + shift).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
+        ctx.shift = shift
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         y, log_beta = ctx.saved_tensors
-        return _Gradient.apply(grad, y, log_beta, ctx.needs_input_grad[1])
+        return *_Gradient.apply(grad, y, log_beta, ctx.shift, ctx.needs_input_grad[1]), None
 
 
 class _Gradient(torch.autograd.Function):
     """(g, y, ρ) ↦ (g σ, Σ g (log 2 - H(σ)) / β), the gradients in x and ρ, as a function of the output y."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        ctx: Any, grad: Tensor, y: Tensor, log_beta: Tensor, shift: float, with_beta: bool
+    ) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(grad, y, log_beta)
+        ctx.set_materialize_grads(False)
+        ctx.shift = shift
         if _fused.applies(grad, y):
             beta = float(log_beta.exp())
             if with_beta:
-                return _fused.gradients(grad, y, beta)
-            return _fused.gradient(grad, y, beta), None
-        return _gradients(grad, y, log_beta, with_beta)
+                return _fused.gradients(grad, y, beta, shift)
+            return _fused.gradient(grad, y, beta, shift), None
+        return _gradients(grad, y - shift, log_beta, with_beta)
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None) -> tuple[Tensor | None, ...]:
         grad, y, log_beta = ctx.saved_tensors
         if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _fused.applies(grad_x, grad, y):
-            return *_fused.second(grad_x, grad, y, float(log_beta.exp())), None
-        return *_second(grad_x, grad_beta, grad, y, log_beta), None
+            return *_fused.second(grad_x, grad, y, float(log_beta.exp()), ctx.shift), None, None
+        return *_second(grad_x, grad_beta, grad, y - ctx.shift, log_beta), None, None
 
 
 def _gradients(grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
@@ -134,7 +142,7 @@ def _second(
     beta, wide = _widen(log_beta).exp(), _widen(y)
     tau = _tau(wide, beta)
     sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau
-    in_grad = in_y = in_beta = torch.zeros((), dtype=wide.dtype, device=y.device)
+    in_grad, in_y, in_beta = torch.zeros_like(wide), torch.zeros_like(wide), torch.zeros_like(beta)
     if grad_x is not None:
         in_grad = grad_x * sigma
         in_y = grad_x * grad * (beta * rest)

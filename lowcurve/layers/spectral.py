@@ -31,7 +31,7 @@ class SpectralNorm(nn.Module):
         super().__init__()
         self.map = LinearMap.of(module, input_size)
         self.iterations = iterations
-        weight: Tensor = module.weight.detach()  # type: ignore[assignment,operator]
+        weight: Tensor = module.weight.detach()  # type: ignore[operator]
         right = torch.randn(1, *self.map.input_shape, generator=torch.Generator().manual_seed(0))
         self.register_buffer("right", _unit(right.to(weight)))
         self.register_buffer("left", _unit(self.map.apply(weight, self.right)))
