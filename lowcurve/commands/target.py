@@ -34,9 +34,10 @@ def resolve(target: str, data: str | None = None, data_dir: Path | None = None) 
         from lowcurve.training.runs import load, load_config
 
         config = load_config(target)
-        name = data or config.data.name
-        model = load(target)
-        return Target(model, load_dataset(name, data_dir or config.data.dir), Path(target).name, Path(target))
+        dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
+        if data is None:  # the samples that the run was trained and tested on
+            dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
+        return Target(load(target), dataset, Path(target).name, Path(target))
     model = load_factory(target)
     if data is None:
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
