@@ -91,7 +91,8 @@ def test_a_network_trains_alike_and_updates_its_statistics() -> None:
     net = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding="same"), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
     )
-    x = torch.randn(5, 2, 4, 4, requires_grad=True)
+    net = net.double()
+    x = torch.randn(5, 2, 4, 4, dtype=torch.float64, requires_grad=True)
     results = []
     for fast in (False, True):
         net[1].reset_running_stats()
