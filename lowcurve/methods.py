@@ -30,7 +30,7 @@ class Coefficients(BaseModel):
     lambda_gamma: float = Field(default=1e-5, ge=0, description="weight of Σ|log γ|")
     lambda_grad: float = Field(default=6.1e-3, ge=0, description="weight of E‖∇ₓℓ‖²")
     gradient: Literal["double", "finite"] = Field(default="double", description="how GradReg differentiates")
-    difference_step: float = Field(default=1e-3, gt=0, description="step of finite differences, in pixels")
+    difference_step: float = Field(default=3e-4, gt=0, description="step of finite differences, in pixels")
     lambda_cure: float = Field(default=4e-3, ge=0, description="weight of CURE's E‖∇ℓ(x+z) − ∇ℓ(x)‖²")
     cure_step: float = Field(default=0.5, gt=0, description="length h of CURE's z, in pixels")
     adversarial_eps: float = Field(default=0.1, gt=0, description="ℓ₂ radius of adversarial training")

@@ -6,7 +6,7 @@ training 1 + 2/3 per attack step. Nothing here waits for the device.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.cure import cure_direction, cure_penalty
@@ -37,8 +38,8 @@ def training_step(
 ) -> dict[str, Tensor]:
     """Set every parameter's gradient of the method's whole loss; return its terms and the batch's accuracy.
 
-    The terms, detached and already weighted, add up to "loss". `dtype` other than float32 runs the forward
-    under autocast. With adversarial training every other term is taken at the adversarial inputs.
+    The terms, detached and already weighted, add up to "loss". `dtype` bfloat16 runs the forward under autocast.
+    With adversarial training every other term is taken at the adversarial inputs.
     """
     method = find_method(method) if isinstance(method, str) else method
     numbers = coefficients or Coefficients(**method.coefficients)
@@ -46,18 +47,12 @@ def training_step(
     model.zero_grad(set_to_none=True)
     if "adversarial" in method.terms:
         with _autocast(x, dtype):
-            x = adversarial_examples(
-                bare,
-                x,
-                y,
-                eps=numbers.adversarial_eps,
-                steps=numbers.adversarial_steps,
-                mode=numbers.adversarial_mode,
-            )
-    penalties = {name: PARAMETER_TERMS[name](bare, numbers) for name in method.terms if name in PARAMETER_TERMS}
+            eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
+            x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
+    step = _Step(model, x.detach(), y, method.terms, numbers, dtype)
+    penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
     finite = "gradient" in method.terms and numbers.gradient == "finite"
-    run = _finite_differences if finite else _double_backprop
-    terms, logits = run(model, partial(_losses, y=y, dtype=dtype), x, method.terms, numbers, penalties)
+    terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
     terms = {name: value.detach() for name, value in terms.items()}
     terms["loss"] = torch.stack(list(terms.values())).sum()
     terms["accuracy"] = (logits.detach().argmax(1) == y).float().mean()
@@ -66,80 +61,75 @@ def training_step(
 
 def term_names(method: Method) -> list[str]:
     """Return the keys of what `training_step` returns."""
-    terms = [name for name in method.terms if name != "adversarial"]
-    return ["cross_entropy", *terms, "loss", "accuracy"]
+    return ["cross_entropy", *(name for name in method.terms if name != "adversarial"), "loss", "accuracy"]
 
 
-def _double_backprop(
-    model: nn.Module,
-    losses_of: Callable[..., tuple[Tensor, Tensor]],
-    x: Tensor,
-    names: tuple[str, ...],
-    numbers: Coefficients,
-    penalties: dict[str, Tensor],
-) -> tuple[dict[str, Tensor], Tensor]:
-    """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
-    differentiates = "gradient" in names or "cure" in names
-    replay = Replay(model) if "cure" in names else None
-    x = x.detach().requires_grad_(differentiates)
-    losses, logits = losses_of(model, x)
-    terms = {"cross_entropy": losses.mean(), **penalties}
-    if differentiates:
-        gradient = input_gradient(losses, x)
-    if "gradient" in names:
-        terms["gradient"] = numbers.lambda_grad * mean_square(gradient)
-    if replay is not None:
-        there = (x + cure_direction(gradient, numbers.cure_step)).detach().requires_grad_()
-        terms["cure"] = numbers.lambda_cure * cure_penalty(input_gradient(losses_of(replay, there)[0], there), gradient)
-    torch.stack(list(terms.values())).sum().backward()
-    return terms, logits
+@dataclass(frozen=True)
+class _Step:
+    """One batch and the terms that depend on it; both ways to differentiate return (terms, logits)."""
 
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    terms: tuple[str, ...]
+    numbers: Coefficients
+    dtype: torch.dtype
 
-def _finite_differences(
-    model: nn.Module,
-    losses_of: Callable[..., tuple[Tensor, Tensor]],
-    x: Tensor,
-    names: tuple[str, ...],
-    numbers: Coefficients,
-    penalties: dict[str, Tensor],
-) -> tuple[dict[str, Tensor], Tensor]:
-    r"""Two plain passes instead of a graph of the gradient.
+    def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return per-sample losses and logits; what follows autocast has the precision of x again."""
+        with _autocast(x, self.dtype), fast_double_backward():
+            logits = net(x)
+        logits = logits.to(x.dtype)
+        return F.cross_entropy(logits, self.y, reduction="none"), logits
 
-    With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
+    def double_backprop(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
+        differentiates = "gradient" in self.terms or "cure" in self.terms
+        replay = Replay(self.model) if "cure" in self.terms else None
+        x = self.x.requires_grad_(differentiates)
+        losses, logits = self.losses(self.model, x)
+        terms = {"cross_entropy": losses.mean(), **penalties}
+        if differentiates:
+            gradient = input_gradient(losses, x)
+        if "gradient" in self.terms:
+            terms["gradient"] = self.numbers.lambda_grad * mean_square(gradient)
+        if replay is not None:
+            there = (x + cure_direction(gradient, self.numbers.cure_step)).detach().requires_grad_()
+            gradient_there = input_gradient(self.losses(replay, there)[0], there)
+            terms["cure"] = self.numbers.lambda_cure * cure_penalty(gradient_there, gradient)
+        torch.stack(list(terms.values())).sum().backward()
+        return terms, logits
 
-    .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
-              \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+    def finite_differences(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        r"""Two plain passes instead of a graph of the gradient.
 
-    One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics each
-    loss depends on every input, and steps scaled sample by sample would estimate another derivative. The first
-    backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s in the total.
-    """
-    replay = Replay(model)
-    x = x.detach().requires_grad_()
-    with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
-        losses, logits = losses_of(model, x)
-        losses.mean().backward()
-    assert x.grad is not None
-    gradient = x.grad * len(x)
-    largest = largest_norm(gradient)
-    if isinstance(model, DistributedDataParallel):
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-    step = numbers.difference_step / largest
-    weight = 2 * numbers.lambda_grad / step
-    torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], 1 - weight)
-    moved, _ = losses_of(replay, x.detach() + step * gradient)
-    torch.stack([weight * moved.mean(), *penalties.values()]).sum().backward()
-    terms = {"cross_entropy": losses.mean(), **penalties}
-    terms["gradient"] = numbers.lambda_grad * mean_square(gradient)
-    return terms, logits
+        With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
 
+        .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
+                  \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
 
-def _losses(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return per-sample losses and logits; what follows autocast is float32 again."""
-    with _autocast(x, dtype):
-        logits = model(x)
-    logits = logits.to(x.dtype)
-    return F.cross_entropy(logits, y, reduction="none"), logits
+        One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics
+        each loss depends on every input, and steps scaled sample by sample would estimate another derivative.
+        The first backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s.
+        """
+        parallel = self.model if isinstance(self.model, DistributedDataParallel) else None
+        replay = Replay(self.model)
+        x = self.x.requires_grad_()
+        with parallel.no_sync() if parallel else nullcontext():
+            losses, logits = self.losses(self.model, x)
+            losses.mean().backward()
+        assert x.grad is not None
+        gradient = x.grad * len(x)
+        largest = largest_norm(gradient)
+        if parallel:
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        step = self.numbers.difference_step / largest
+        weight = 2 * self.numbers.lambda_grad / step
+        torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], 1 - weight)
+        moved, _ = self.losses(replay, x.detach() + step * gradient)
+        torch.stack([weight * moved.mean(), *penalties.values()]).sum().backward()
+        squared = self.numbers.lambda_grad * mean_square(gradient)
+        return {"cross_entropy": losses.mean(), **penalties, "gradient": squared}, logits
 
 
 def _autocast(x: Tensor, dtype: torch.dtype) -> torch.autocast:

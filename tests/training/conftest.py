@@ -1,0 +1,6 @@
+"""Settings that must be in place before the first convolution of a test process."""
+
+import os
+
+# Some virtual machines announce AMX and then refuse it: PyTorch's own bfloat16 backward ends in SIGILL there.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
