@@ -7,6 +7,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from lowcurve.errors import UserError
@@ -15,28 +16,30 @@ MAX_BYTES = 2**29  # the largest official archive unpacks to 186 MB
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content, decompressed if it is gzip by content, unless it is absurdly large."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        return Limited(gzip.GzipFile(fileobj=raw) if packed else raw).read()
+    """Return a file's content, unpacked if it is gzipped."""
+    with _unpacked(path) as stream:
+        return stream.read()
 
 
 def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of the named files of a tar archive, gzipped or not, in the archive's order."""
     missing = set(names)
-    with archive.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        stream = Limited(gzip.GzipFile(fileobj=raw) if packed else raw)
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if name in missing:
-                    missing.remove(name)
-                    yield name, _content(tar, member)
+    with _unpacked(archive) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            if name in missing:
+                missing.remove(name)
+                yield name, _content(tar, member)
     if missing:
         raise UserError(f"expected a member {min(missing)}, got an archive without it")
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator["Limited"]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        yield Limited(gzip.GzipFile(fileobj=raw) if packed else raw)
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

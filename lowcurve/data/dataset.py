@@ -41,7 +41,9 @@ class Split:
 
     def batch(self, indices: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return the samples at `indices` as float32 in [0, 1], and their labels."""
-        return to_unit(self.images[indices]), self.labels[indices]
+        if isinstance(indices, slice):
+            indices = torch.arange(len(self))[indices]  # so that a batch is never a view of the split
+        return to_unit(self.images.index_select(0, indices)), self.labels.index_select(0, indices)
 
     def subset(self, count: int | None, seed: int = 0) -> "Split":
         """Return `count` samples drawn by `seed`, each class with its share; None or too many keeps all."""
@@ -127,9 +129,9 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def hold_out(images: Tensor, labels: Tensor, fraction: float = 0.2) -> tuple[Split, Split]:
-    """Split one set of samples, stratified and always alike, into train and test."""
-    test = stratified(labels, max(1, round(fraction * len(labels))), seed=0)
+def hold_out(images: Tensor, labels: Tensor) -> tuple[Split, Split]:
+    """Split samples into train and test, a fifth of each class, always alike."""
+    test = stratified(labels, max(1, len(labels) // 5), seed=0)
     kept = torch.ones(len(labels), dtype=torch.bool)
     kept[test] = False
     return Split(images[kept], labels[kept]), Split(images[test], labels[test])

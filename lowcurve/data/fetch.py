@@ -145,7 +145,7 @@ def _download(url: str, file: BinaryIO) -> None:
                 return
             problem = "the connection ended early"
         except urllib.error.HTTPError as error:
-            if error.code < 500:
+            if error.code < 500 and error.code not in (408, 429):  # these two ask for patience
                 raise UserError(f"{url}: the server says {error.code} {error.reason}; use --mirror") from error
             problem = f"the server says {error.code} {error.reason}"
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:

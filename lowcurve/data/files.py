@@ -14,6 +14,13 @@ from lowcurve.errors import UserError
 ENVIRONMENT = "LOWCURVE_DATA"
 
 
+class FileError(UserError):
+    """A file or folder that is not what it should be: which, why, and what to do."""
+
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        super().__init__(f"{path}: {problem[:500]}; {remedy}")
+
+
 @dataclass(frozen=True)
 class Found:
     """Files on disk that hold a data set, the layout they are in, and a function that reads (train, test)."""
@@ -34,17 +41,19 @@ def data_directory(data_dir: Path | str | None = None) -> Path:
 
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[None]:
-    """Turn whatever a parser raises on broken bytes into a UserError that names the file and the remedy.
+    """Turn whatever a parser raises on broken bytes into a FileError; one from a narrower `reading` stays.
 
-    Parsers of untrusted files (zlib, tar, pickle, Pillow, Arrow, SciPy) raise nearly every exception:
-    this is the one place where a broad `except` is right.
+    Parsers of untrusted files (zlib, tar, pickle, Pillow, Arrow, SciPy) raise nearly every exception: this is
+    the one place where a broad `except` is right.
     """
     try:
         yield
+    except FileError:
+        raise
     except UserError as error:
-        raise UserError(f"{path}: {error}; {remedy}") from error
+        raise FileError(path, str(error), remedy) from error
     except Exception as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}: {error}); {remedy}") from error
+        raise FileError(path, f"cannot be read ({type(error).__name__}: {error})", remedy) from error
 
 
 def require_labels(labels: np.ndarray, low: int, high: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from lowcurve.data import images
 from lowcurve.data.dataset import Dataset, Split, hold_out
-from lowcurve.data.files import Found, reading, require_labels
+from lowcurve.data.files import FileError, Found, reading, require_labels
 from lowcurve.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -32,17 +32,18 @@ def find(folder: Path) -> Found | None:
 def load(path: str) -> Dataset:
     """Load `parquet:PATH`: a folder with train and test files, or one file of which a fifth is held out."""
     root = Path(path).expanduser()
-    found = find(root)
-    if found:
-        train, test = found.read()
-    elif root.is_file():
-        split = read_split((root,))
-        train, test = hold_out(split.images, split.labels)
-    else:
-        raise UserError(f"{root}: expected a parquet file or a folder with train.parquet and test.parquet, got neither")
-    highest = int(max(train.labels.max(), test.labels.max()))
-    names = class_names(found.files[0] if found else root) or tuple(map(str, range(highest + 1)))
-    with reading(root, "number the labels as the class names in its metadata, from 0"):
+    with reading(root, "number the labels from 0, as the class names in the metadata"):
+        found = find(root)
+        if found:
+            train, test = found.read()
+        elif root.is_file():
+            split = read_split((root,))
+            train, test = hold_out(split.images, split.labels)
+        else:
+            problem = "expected a parquet file or a folder with train.parquet and test.parquet, got neither"
+            raise FileError(root, problem, "check the path")
+        highest = int(max(train.labels.max(), test.labels.max()))
+        names = class_names(found.files[0] if found else root) or tuple(map(str, range(highest + 1)))
         return Dataset(f"parquet:{path}", root.resolve().stem, train, test, names)
 
 
@@ -84,7 +85,7 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
             raise UserError(f"expected rows without gaps, got {table.num_rows} rows with missing values or none")
         labels = table[label].to_numpy()
         require_labels(labels, 0, MAX_CLASSES - 1)
-        return images.decode(encoded.to_pylist()), torch.from_numpy(labels.astype(np.int64))
+        return images.decode(encoded.to_pylist(), file), torch.from_numpy(labels.astype(np.int64))
 
 
 def _column(schema: Any, known: tuple[str, ...]) -> str:

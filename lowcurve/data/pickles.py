@@ -8,6 +8,7 @@ instruction of a crafted pickle makes the C version allocate any amount of memor
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ class Bytes(StandIn):
     """Stands for `_codecs.encode`, by which Python 3 writes bytes in protocols 0 to 2."""
 
     def __init__(self, text: str, encoding: str) -> None:
-        self.text, self.encoding = text, encoding
+        if encoding != "latin1":
+            raise UserError(f"expected bytes written as latin1, got {encoding!r}")
+        self.text = text
 
 
 class ByteType(StandIn):
@@ -70,6 +73,18 @@ STAND_INS: dict[tuple[str, str], type[StandIn]] = {
 }
 
 
+# Instructions for dicts, lists, tuples, numbers, texts, bytes, references and the names above; see pickletools.
+INSTRUCTIONS = frozenset(
+    """
+    PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1
+    STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES BINBYTES8
+    EMPTY_DICT DICT SETITEM SETITEMS EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
+    PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD
+    """.split()  # noqa: SIM905 - the list is read, not computed with
+)
+MAX_INSTRUCTIONS = 4_000_000  # the largest official file has some 500,000; each may make an object
+
+
 class Unpickler(pickle._Unpickler):
     """Python's unpickler with the names above and no others."""
 
@@ -81,11 +96,14 @@ class Unpickler(pickle._Unpickler):
 
 
 def loads(data: bytes) -> Any:
-    """Read a pickle of dicts, lists, strings, bytes, numbers and byte arrays; texts of Python 2 are latin-1.
+    """Read a pickle of dicts, lists, strings, bytes, integers and byte arrays; texts of Python 2 are latin-1.
 
     >>> loads(pickle.dumps({"labels": [3, 1]}))
     {'labels': [3, 1]}
     >>> loads(pickle.dumps(np.arange(3, dtype=np.uint8), protocol=2)).numpy()
     array([0, 1, 2], dtype=uint8)
     """
+    for count, (instruction, _, _) in enumerate(pickletools.genops(data)):
+        if instruction.name not in INSTRUCTIONS or count == MAX_INSTRUCTIONS:
+            raise UserError(f"expected arrays, lists, bytes and strings only, got instruction {instruction.name}")
     return Unpickler(io.BytesIO(data), encoding="latin1").load()
