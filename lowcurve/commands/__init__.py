@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import data, reproduce, train
+from lowcurve.commands import convert, data, measure, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "train": train.train,
+    "measure": measure.measure,
+    "convert": convert.convert,
     "reproduce": reproduce.reproduce,
     "data": data.app,
 }

@@ -1,10 +1,10 @@
-"""The geometry of a model on many samples of a data set: one row per sample, means with errors, quantiles."""
+"""The geometry of a model on many samples of a data set: a table with one row per sample."""
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,56 +13,11 @@ from lowcurve.data.dataset import Split, stratified
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
+from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
 from lowcurve.modes import observing
 from lowcurve.progress import track
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MEASURES = ("gradient_norm", "hessian_norm", "curvature")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One measure over many samples; samples that are not finite are counted and left out.
-
-    Hessian norms and curvatures are heavy-tailed, so that a mean is often made by few samples: `top_share` is
-    the part of the sum that the largest 1 % of the samples (at least one) contribute; trust the median more.
-    """
-
-    mean: float
-    standard_error: float
-    median: float
-    quantiles: Mapping[float, float]
-    top_share: float
-    count: int
-    not_finite: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4g} ± {self.standard_error:.2g} (median {self.median:.4g})"
-
-
-def summarize(values: Tensor) -> Summary:
-    """Summarize `values` (N,): mean ± sample standard deviation / √n, quantiles, the weight of the tail.
-
-    >>> print(summarize(torch.tensor([1.0, 2.0, 3.0])))
-    2 ± 0.58 (median 2)
-    """
-    finite = values[torch.isfinite(values)].double()
-    n = len(finite)
-    if n == 0:
-        nothing = dict.fromkeys(QUANTILES, math.nan)
-        return Summary(math.nan, math.nan, math.nan, nothing, math.nan, 0, len(values))
-    levels = torch.quantile(finite, torch.tensor(QUANTILES, dtype=torch.float64))
-    quantiles = dict(zip(QUANTILES, levels.tolist(), strict=True))
-    largest, total = finite.sort(descending=True).values[: max(1, n // 100)].sum(), finite.sum()
-    return Summary(
-        mean=float(finite.mean()),
-        standard_error=float(finite.std() / math.sqrt(n)) if n > 1 else math.nan,
-        median=quantiles[0.5],
-        quantiles=quantiles,
-        top_share=float(largest / total) if total > 0 else 0.0,
-        count=n,
-        not_finite=len(values) - n,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +46,22 @@ class Measurements:
     def summary(self, name: str) -> Summary:
         """Summarize one column."""
         return summarize(self[name])
+
+    def caveats(self, tol: float) -> str:
+        """Say how many samples are not finite, or have a Hessian norm whose residual is above `tol` of it."""
+        broken = int((~torch.isfinite(self["curvature"])).sum())
+        rough = int((self["residual"] > tol * self["hessian_norm"]).sum())
+        notes = {"not finite": broken, "stopped at the largest number of iterations": rough}
+        return "".join(f", {count} {note}" for note, count in notes.items() if count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the number of samples, the accuracy and the summary of each measure, ready for JSON."""
+        names = [name for name in self.columns if name.endswith(MEASURES)]
+        return {
+            "samples": len(self),
+            "accuracy": self.accuracy,
+            **{name: self.summary(name).to_dict() for name in names},
+        }
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write all rows as comma-separated values; the file appears whole or not at all."""
@@ -168,28 +139,7 @@ def _choose(split: Split, count: int | float | None, seed: int) -> Tensor:
     return stratified(split.labels, count, seed)
 
 
-@dataclass(frozen=True)
-class Discrepancy:
-    r"""How far the test mean t of a measure is from its train mean s.
-
-    `by_train` is |t − s| / s. The paper prints |t − s| / t, here `by_test`, but that cannot exceed 1 where
-    t > s, and its table goes up to 21.8: its figures are `by_train`. `standard_error` is that of t / s.
-    """
-
-    by_train: float
-    by_test: float
-    standard_error: float
-
-
 def discrepancy(train: Measurements, test: Measurements) -> dict[str, Discrepancy]:
     """Return the relative train-test discrepancy Δ_tt of each measure that both tables hold."""
-    found = {}
-    for name in test.columns:
-        if not name.endswith(MEASURES) or name not in train.columns:
-            continue
-        t, s = test.summary(name), train.summary(name)
-        ratio = t.mean / s.mean if s.mean else math.nan
-        spread = math.hypot(t.standard_error / t.mean, s.standard_error / s.mean) if t.mean and s.mean else math.nan
-        by_test = abs(t.mean - s.mean) / t.mean if t.mean else math.nan
-        found[name] = Discrepancy(abs(ratio - 1), by_test, ratio * spread)
-    return found
+    shared = [name for name in test.columns if name.endswith(MEASURES) and name in train.columns]
+    return {name: relative_discrepancy(train.summary(name), test.summary(name)) for name in shared}

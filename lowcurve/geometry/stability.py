@@ -53,6 +53,12 @@ class Profile:
         """The mean of `quadratic` over samples, (R,)."""
         return self.quadratic.nanmean(dim=1)
 
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return one list per curve, ready for JSON; `sharp` is a median, because its mean overflows early."""
+        curves = {"radii": self.radii, "mean": self.mean, "median": self.median, "spread": self.spread}
+        curves |= {"predicted": self.predicted, "sharp_median": self.sharp.nanmedian(dim=1).values}
+        return {name: curve.tolist() for name, curve in curves.items()}
+
 
 def gradient_stability(
     model: nn.Module,

@@ -1,0 +1,144 @@
+"""`lowcurve measure`: how steep and how curved is a model on its data, and how stable are its gradients?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from lowcurve.geometry.dataset import Measurements
+    from lowcurve.geometry.stability import Profile
+
+LABELS = {"gradient_norm": "‖∇f‖", "hessian_norm": "‖∇²f‖", "curvature": "C_f"}
+
+
+def measure(
+    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    samples: Annotated[str, typer.Option(help="Samples per split: a number, a share such as 0.1, or all.")] = "500",
+    tol: Annotated[float, typer.Option(help="Relative residual at which a Hessian norm is final.")] = 1e-2,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Most Hessian-vector products per sample.")] = 30,
+    stability: Annotated[int, typer.Option(min=0, help="Test samples for gradient stability; 0: none.")] = 64,
+    adversarial: Annotated[bool, typer.Option(help="Also search the direction that changes gradients most.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/measure.")] = None,
+    parquet: Annotated[bool, typer.Option(help="Write one row per sample as parquet instead of CSV.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling and of random directions.")] = 0,
+) -> None:
+    """Measure gradient norm, Hessian norm and curvature on train and test data, their discrepancy, and stability."""
+    from rich.console import Console
+
+    from lowcurve.commands.target import resolve
+    from lowcurve.geometry import dataset
+
+    count = _count(samples)
+    found = resolve(target, data, data_dir)
+    settings: dict[str, Any] = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
+    splits = {"train": found.dataset.train, "test": found.dataset.test}
+    tables = {
+        name: dataset.measure(found.model, split, description=f"measuring {name} samples", **settings)
+        for name, split in splits.items()
+    }
+    console = Console()
+    console.print(f"[bold]{found.name}[/] on {found.dataset.title}")
+    _show_geometry(console, tables, tol)
+    profiles: dict[str, Profile] = {}
+    if stability:
+        profiles = _profiles(found.model, found.dataset.test.subset(stability, seed), adversarial, seed)
+        _show_stability(console, profiles)
+    folder = output or (found.folder / "measure" if found.folder else None)
+    if folder is None:
+        console.print("add --output FOLDER to keep the values of every sample", style="dim")
+    else:
+        _save(folder, tables, profiles, parquet, {**settings, "target": found.name, "data": found.dataset.title})
+        console.print(f"written: {folder}", style="dim")
+
+
+def _count(samples: str) -> int | float | None:
+    """Read a number of samples, a share, or "all"."""
+    from lowcurve.errors import UserError
+
+    if samples == "all":
+        return None
+    try:
+        return int(samples) if samples.isdigit() else float(samples)
+    except ValueError:
+        raise UserError(f"expected --samples as a number, a share such as 0.1, or all, got {samples!r}") from None
+
+
+def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) -> None:
+    """Print a row per measure: mean ± standard error and median on both splits, the tail, the discrepancy."""
+    from rich.table import Table
+
+    from lowcurve.geometry.dataset import discrepancy
+
+    train, test = tables["train"], tables["test"]
+    columns = ("", "train", "median", "test", "median", "top 1 %", "Δ_tt")
+    grid = Table(*columns, box=None, header_style="bold")
+    for name, difference in discrepancy(train, test).items():
+        _, margin, key = name.rpartition("margin_")
+        s, t = train.summary(name), test.summary(name)
+        grid.add_row(
+            f"{'margin' if margin else 'loss'} {LABELS[key]}",
+            *(f"{s.mean:.3g} ± {s.standard_error:.1g}", f"{s.median:.3g}"),
+            *(f"{t.mean:.3g} ± {t.standard_error:.1g}", f"{t.median:.3g}"),
+            f"{t.top_share:.0%}",
+            f"{difference.by_train:.3g} ± {difference.standard_error:.1g}",
+        )
+    console.print(grid)
+    for name, table in tables.items():
+        console.print(f"{name}: {len(table)} samples, accuracy {table.accuracy:.2%}{table.caveats(tol)}")
+    console.print(
+        "Δ_tt = |test − train| / train. Hessian norms and curvatures are heavy-tailed: top 1 % is the part of the "
+        "test mean that so many samples make; compare medians.",
+        style="dim",
+    )
+
+
+def _profiles(model: Any, split: Any, adversarial: bool, seed: int) -> "dict[str, Profile]":
+    """Measure gradient stability in random and, if asked, in adversarial directions."""
+    from lowcurve.geometry.stability import DIRECTIONS, gradient_stability
+    from lowcurve.progress import track
+
+    x, y = split.batch(slice(None))
+    chosen = DIRECTIONS if adversarial else DIRECTIONS[:1]
+    return {
+        direction: gradient_stability(model, x, y, samples=2, seed=seed, direction=direction)
+        for direction in track(chosen, "gradient stability")
+    }
+
+
+def _show_stability(console: Any, profiles: "dict[str, Profile]") -> None:
+    """Print the relative change of the gradient per distance beside its predictions (means over samples, the last a median)."""
+    from rich.table import Table
+
+    grid = Table("‖ε‖", *profiles, "r·C_f", "e^(r·C_f) − 1", box=None, header_style="bold")
+    first = next(iter(profiles.values()))
+    sharp = first.sharp.nanmedian(dim=1).values
+    for row, radius in enumerate(first.radii.tolist()):
+        measured = [f"{profile.mean[row]:.4g} ± {profile.spread[row]:.2g}" for profile in profiles.values()]
+        grid.add_row(f"{radius:.4f}", *measured, f"{first.predicted[row]:.4g}", f"{sharp[row]:.4g}")
+    console.print("\n[bold]gradient stability[/] ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean ± spread)", grid, sep="\n")
+
+
+def _save(
+    folder: Path,
+    tables: "dict[str, Measurements]",
+    profiles: "dict[str, Profile]",
+    parquet: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Write one row per sample, and what was printed as JSON."""
+    from lowcurve.experiments.files import write_json
+
+    for name, table in tables.items():
+        if parquet:
+            table.to_parquet(folder / f"{name}.parquet")
+        else:
+            table.to_csv(folder / f"{name}.csv")
+    content = {
+        "settings": settings,
+        "geometry": {name: table.to_dict() for name, table in tables.items()},
+        "stability": {name: profile.to_dict() for name, profile in profiles.items()},
+    }
+    write_json(folder / "summary.json", content)
