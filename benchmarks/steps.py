@@ -1,0 +1,118 @@
+"""What does a training step of each method cost, in units of the same network with ReLU?
+
+Steps of all methods are interleaved, so that whatever else the machine does hits all of them; the figure is the median
+over rounds of the ratio to that round's ReLU step, with the quartiles as its spread.
+
+    python -m benchmarks.steps --width 16 --batch 128 --rounds 15
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from lowcurve.methods import Coefficients, Method, build, find_method
+from lowcurve.training.step import training_step
+
+# name -> (method, coefficients, floor by counting convolutions, the paper's epoch-time ratio)
+ROWS: dict[str, tuple[str, dict[str, object], float, float | None]] = {
+    "relu": ("relu", {}, 1.0, None),
+    "standard": ("standard", {}, 1.0, 1.0),
+    "lcnn": ("lcnn", {}, 1.0, 1.6),
+    "gradreg": ("gradreg", {}, 2.0, 2.7),
+    "lcnn+gradreg": ("lcnn+gradreg", {}, 2.0, 3.5),
+    "lcnn+gradreg, finite differences": ("lcnn+gradreg", {"gradient": "finite"}, 2.0, None),
+    "adv (3 steps)": ("adv", {}, 3.0, 5.0),
+    "cure": ("cure", {}, 4.0, 5.0),
+}
+
+
+def environment() -> dict[str, object]:
+    """What a figure depends on."""
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "load": Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").exists() else None,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def step_times(
+    rows: list[str], width: int, batch: int, size: int, rounds: int, channels_last: bool = False
+) -> dict[str, list[float]]:
+    """Return the seconds of `rounds` interleaved steps per row, after one step each to warm up."""
+    torch.manual_seed(0)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.rand(batch, 3, size, size).contiguous(memory_format=layout)
+    y = torch.randint(0, 10, (batch,))
+    prepared: list[tuple[str, torch.nn.Module, Method, Coefficients]] = []
+    for row in rows:
+        name, changes, *_ = ROWS[row]
+        method = find_method(name)
+        net = build(method, "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
+        prepared.append((row, net, method, Coefficients(**{**method.coefficients, **changes})))
+    seconds: dict[str, list[float]] = {row: [] for row in rows}
+    for lap in range(rounds + 1):
+        for row, net, method, coefficients in prepared:
+            start = time.perf_counter()
+            training_step(net, x, y, method, coefficients)
+            if lap:
+                seconds[row].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratios(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | None]]:
+    """Return median and quartiles of each row's ratio to the ReLU step of the same round."""
+    table: dict[str, dict[str, float | None]] = {}
+    for row, times in seconds.items():
+        quotient = [t / base for t, base in zip(times, seconds["relu"], strict=True)]
+        low, median, high = statistics.quantiles(quotient, n=4) if len(quotient) > 1 else quotient * 3
+        _, _, floor, paper = ROWS[row]
+        table[row] = {
+            "ratio": median,
+            "low": low,
+            "high": high,
+            "milliseconds": 1e3 * statistics.median(times),
+            "floor": floor,
+            "paper": paper,
+        }
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = list(dict.fromkeys(["relu", *options.rows]))
+    seconds = step_times(rows, options.width, options.batch, options.size, options.rounds, options.channels_last)
+    table = ratios(seconds)
+    print(f"width {options.width}, batch {options.batch}, {options.rounds} rounds, {environment()}")
+    for row, figures in table.items():
+        print(
+            f"{row:34s} {figures['ratio']:.3f}  [{figures['low']:.3f}, {figures['high']:.3f}]  floor {figures['floor']}"
+        )
+    if options.json:
+        options.json.write_text(json.dumps({"environment": environment(), "table": table}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
