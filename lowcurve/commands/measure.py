@@ -80,10 +80,10 @@ def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) 
         s, t = train.summary(name), test.summary(name)
         grid.add_row(
             f"{'margin' if margin else 'loss'} {LABELS[key]}",
-            *(f"{s.mean:.3g} ± {s.standard_error:.1g}", f"{s.median:.3g}"),
-            *(f"{t.mean:.3g} ± {t.standard_error:.1g}", f"{t.median:.3g}"),
+            *(_with_error(s.mean, s.standard_error), f"{s.median:.3g}"),
+            *(_with_error(t.mean, t.standard_error), f"{t.median:.3g}"),
             f"{t.top_share:.0%}",
-            f"{difference.by_train:.3g} ± {difference.standard_error:.1g}",
+            _with_error(difference.by_train, difference.standard_error),
         )
     console.print(grid)
     for name, table in tables.items():
@@ -93,6 +93,15 @@ def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) 
         "test mean that so many samples make; compare medians.",
         style="dim",
     )
+
+
+def _with_error(value: float, error: float) -> str:
+    """Write a value and its error, the latter with one digit.
+
+    >>> _with_error(351.9, 48.2)
+    '352±50'
+    """
+    return f"{value:.3g}±{float(f'{error:.1g}'):g}"
 
 
 def _profiles(model: Any, split: Any, adversarial: bool, seed: int) -> "dict[str, Profile]":
@@ -109,7 +118,7 @@ def _profiles(model: Any, split: Any, adversarial: bool, seed: int) -> "dict[str
 
 
 def _show_stability(console: Any, profiles: "dict[str, Profile]") -> None:
-    """Print the relative change of the gradient per distance beside its predictions (means over samples, the last a median)."""
+    """Print the relative change of the gradient per distance, and its predictions; the last is a median."""
     from rich.table import Table
 
     grid = Table("‖ε‖", *profiles, "r·C_f", "e^(r·C_f) − 1", box=None, header_style="bold")
