@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class _LipschitzBatchNorm(nn.Module):
-    """What the 1d and 2d layers share: a child `norm`, which `SyncBatchNorm` conversion may replace, and γ."""
+    """What the 1d and 2d layers share: a child `norm`, which conversion for several processes may replace, and γ."""
 
     _norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
 
@@ -56,7 +56,7 @@ class _LipschitzBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x; running statistics are updated once, in training mode."""
         norm, factor = self.norm, self.factor()
-        if isinstance(norm, nn.SyncBatchNorm):
+        if type(norm) is not self._norm:  # one whose batch statistics span processes
             return norm(x) * factor
         norm._check_input_dim(x)
         update = self.training and norm.track_running_stats
