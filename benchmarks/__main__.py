@@ -1,0 +1,144 @@
+"""`make bench`: the cost of low curvature on this machine, in a few minutes, as tables, JSON and charts.
+
+python -m benchmarks [--quick] [--output benchmarks/results]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from benchmarks.memory import peak_megabytes
+from benchmarks.steps import ROWS, environment, ratios, step_times
+
+GROWTH = {"width": [8, 16, 32], "batch": [32, 64, 128], "size": [16, 32, 64]}
+GROWTH_ROWS = ["relu", "lcnn", "lcnn+gradreg"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="width 16 only, few rounds: a look, not a figure")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    print(f"{environment()}\n")
+    rounds = {16: 3} if options.quick else {16: 15, 64: 5}
+    tables = {f"width {width}": _steps(width, laps) for width, laps in rounds.items()}
+    memory = {row: peak_megabytes(row) for row in ("relu", "lcnn", "gradreg", "lcnn+gradreg", FINITE)}
+    _print_memory(memory)
+    imports = import_ratio()
+    print(f"import lowcurve (all public names) / import torch: {imports:.2f}\n")
+    growth = {} if options.quick else {axis: _growth(axis) for axis in GROWTH}
+    report = {
+        "command": "make bench",
+        "environment": environment(),
+        "steps": tables,
+        "memory_megabytes": memory,
+        "import_ratio": imports,
+        "growth": growth,
+    }
+    (options.output / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
+    _bar_chart(tables, options.output / "steps.png")
+    if growth:
+        _growth_chart(growth, options.output / "growth.png")
+    print(f"written to {options.output}")
+
+
+FINITE = "lcnn+gradreg, finite differences"
+
+
+def _steps(width: int, rounds: int) -> dict[str, dict[str, float | None]]:
+    table = ratios(step_times(list(ROWS), width, batch=128, size=32, rounds=rounds))
+    print(f"training step, ResNet-18 width {width}, batch 128, 32×32, median of {rounds} rounds, ReLU = 1")
+    for row, figures in table.items():
+        spread = f"[{figures['low']:.2f}, {figures['high']:.2f}]"
+        print(
+            f"  {row:34s} {figures['ratio']:.3f}  {spread}  floor {figures['floor']}  paper {figures['paper'] or '-'}"
+        )
+    print(flush=True)
+    return table
+
+
+def _print_memory(memory: dict[str, float]) -> None:
+    print("peak memory of a step above an idle process, width 16, batch 128")
+    for row, megabytes in memory.items():
+        print(f"  {row:34s} {megabytes:7.0f} MB  {megabytes / memory['relu']:.2f}")
+    print(flush=True)
+
+
+def import_ratio(rounds: int = 7) -> float:
+    """Return the median time of importing every public name of lowcurve's core over that of importing torch."""
+    statements = {
+        "torch": "import torch",
+        "ours": "import lowcurve as lc; lc.convert; lc.curvature; lc.attack; lc.bounds",
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in statements}
+    for _ in range(rounds):
+        for name, statement in statements.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", statement], check=True)
+            seconds[name].append(time.perf_counter() - start)
+    return statistics.median(seconds["ours"]) / statistics.median(seconds["torch"])
+
+
+def _growth(axis: str) -> dict[str, object]:
+    """Time steps along one axis and fit seconds = c · valueᵃ."""
+    milliseconds: dict[str, list[float]] = {row: [] for row in GROWTH_ROWS}
+    for value in GROWTH[axis]:
+        settings = {"width": 16, "batch": 64, "size": 32} | {axis: value}
+        for row, times in step_times(GROWTH_ROWS, rounds=3, **settings).items():
+            milliseconds[row].append(1e3 * statistics.median(times))
+    exponents = {
+        row: float(np.polyfit(np.log(GROWTH[axis]), np.log(times), 1)[0]) for row, times in milliseconds.items()
+    }
+    print(
+        f"growth with {axis}: " + ", ".join(f"{row} ^{exponent:.2f}" for row, exponent in exponents.items()), flush=True
+    )
+    return {"values": GROWTH[axis], "milliseconds": milliseconds, "exponents": exponents}
+
+
+def _bar_chart(tables: dict[str, dict[str, dict[str, float | None]]], path: Path) -> None:
+    rows = [row for row in ROWS if row != "relu"]
+    series = {name: [table[row]["ratio"] for row in rows] for name, table in tables.items()}
+    series["paper"] = [ROWS[row][3] for row in rows]
+    figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    height = 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        at = np.arange(len(rows)) + (i - (len(series) - 1) / 2) * height
+        axes.barh(at, [v or 0 for v in values], height, label=name, color=["#3b6fb6", "#7fb0e0", "#c9c9c9"][i % 3])
+    for i, row in enumerate(rows):
+        axes.plot([ROWS[row][2]] * 2, [i - 0.42, i + 0.42], color="black", lw=1.5, label="floor" if i == 0 else None)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of a training step, the same network with ReLU = 1")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=140)
+
+
+def _growth_chart(growth: dict[str, dict[str, object]], path: Path) -> None:
+    figure, panels = plt.subplots(1, len(growth), figsize=(11, 3.6), layout="constrained")
+    for axes, (axis, data) in zip(panels, growth.items(), strict=True):
+        for row, times in data["milliseconds"].items():  # type: ignore[attr-defined]
+            label = f"{row}, exponent {data['exponents'][row]:.2f}"  # type: ignore[index]
+            axes.loglog(data["values"], times, marker="o", label=label)
+        axes.set_xlabel({"width": "width", "batch": "batch size", "size": "image side in pixels"}[axis])
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("milliseconds per step")
+    figure.savefig(path, dpi=140)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()

@@ -1,0 +1,37 @@
+"""How much memory does a training step need at its peak, beyond a process that has only imported and built the net?
+
+python -m benchmarks.memory lcnn
+"""
+
+import resource
+import subprocess
+import sys
+
+import torch
+
+from benchmarks.steps import ROWS
+from lowcurve.methods import Coefficients, build, find_method
+from lowcurve.training.step import training_step
+
+
+def peak_megabytes(row: str) -> float:
+    """Run two steps of `row` in a process of its own and return what its peak memory rose by."""
+    run = subprocess.run([sys.executable, "-m", "benchmarks.memory", row], check=True, capture_output=True, text=True)
+    return float(run.stdout)
+
+
+def _measure(row: str) -> float:
+    name, changes, *_ = ROWS[row]
+    method = find_method(name)
+    torch.manual_seed(0)
+    net = build(method, "resnet18", (3, 32, 32), 10, width=16).train()
+    x, y = torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,))
+    training_step(net, x[:2], y[:2], method, Coefficients(**{**method.coefficients, **changes}))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(2):
+        training_step(net, x, y, method, Coefficients(**{**method.coefficients, **changes}))
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+if __name__ == "__main__":
+    print(_measure(sys.argv[1]))
