@@ -30,15 +30,15 @@ class _Surgery:
 
     model: nn.Module
     run: Probe
-    untouched: set[nn.Module]
+    attention: set[nn.Module]
     replaced: list[Change] = field(default_factory=list)
     left: list[Change] = field(default_factory=list)
 
     def sites(self) -> Iterator[tuple[str, nn.Module, list[tuple[nn.Module, str]]]]:
         """Yield (name, module, its slots) of every module that the run reached and that may be touched."""
-        places = slots(self.model)
+        places, done = slots(self.model), _lipschitz_parts(self.model)
         for name, module in list(self.model.named_modules()):
-            if self.run.reached(module) and module not in self.untouched:
+            if self.run.reached(module) and module not in self.attention and module not in done:
                 yield name, module, places.get(module, [])
 
     def put(self, old: nn.Module, new: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
@@ -93,6 +93,12 @@ def convert(
     return surgery.model, _report(surgery)
 
 
+def _lipschitz_parts(model: nn.Module) -> set[nn.Module]:
+    """Return what is inside the Lipschitz batch norms of a model that was converted before."""
+    norms = (module for module in model.modules() if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d))
+    return {part for norm in norms for part in norm.children()}
+
+
 def _attention(model: nn.Module, run: Probe) -> set[nn.Module]:
     """Return every module that is part of an attention: what computes it, and what is around it by that name."""
     parts: set[nn.Module] = set()
@@ -106,13 +112,14 @@ def _attention(model: nn.Module, run: Probe) -> set[nn.Module]:
 
 def _note_what_stays(surgery: _Surgery) -> None:
     """Report attention once per block, modules and functions with a reason to stay, and what the run did not reach."""
-    covered: set[nn.Module] = set()
+    covered = _lipschitz_parts(surgery.model)
     for name, module in surgery.model.named_modules():
         kind, convertible = type(module).__name__, activation_rule(module) or is_linear_layer(module)
-        if module in surgery.untouched:
-            if module not in covered:
-                covered.update(module.modules())
-                surgery.left.append(Change(name, kind, "left", "attention is not converted"))
+        if module in covered:
+            continue
+        if module in surgery.attention:
+            covered.update(module.modules())
+            surgery.left.append(Change(name, kind, "left", "attention is not converted"))
             continue
         if not surgery.run.reached(module):
             if convertible or isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -157,7 +164,7 @@ def _normalize_linear_layers(surgery: _Surgery) -> None:
             continue
         _scale_bias(module, 1 / sigma)
         reader = surgery.run.reader(module)
-        if isinstance(reader, nn.modules.batchnorm._BatchNorm) and reader not in surgery.untouched:
+        if isinstance(reader, nn.modules.batchnorm._BatchNorm) and reader not in surgery.attention:
             rescale_statistics(reader, sigma)
             note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", 1.0
         else:

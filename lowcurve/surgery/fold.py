@@ -97,6 +97,9 @@ class _PlainSoftplus(nn.Module):
 class _PlainNormalize(nn.Module):
     """(x - mean) / std per channel (dimension 1), in a form that does not ask for the number of dimensions."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", mean)

@@ -7,7 +7,7 @@ its inputs, and which module alone reads the output of a convolution or linear l
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lowcurve.errors import UserError
-from lowcurve.modes import observing
+from lowcurve.modes import frozen_buffers, observing
 from lowcurve.surgery.rules import ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
 
 LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -42,8 +42,7 @@ class Record:
     input_sizes: list[tuple[int, ...]] = field(default_factory=list)
 
     def merge(self, other: "Record") -> None:
-        """Add another invocation of the same module."""
-        self.invocations += 1
+        """Add what another invocation of the same module did."""
         self.calls |= other.calls
         for function, calls in other.functions.items():
             if len(calls) > len(self.functions.get(function, ())):
@@ -121,7 +120,14 @@ class Probe(TorchFunctionMode):
     def leave(self, module: nn.Module, *_unused: Any) -> None:
         """Forward hook: a module ends."""
         _, record = self._stack.pop()
-        self.records.setdefault(module, Record()).merge(record)
+        known = self.records.setdefault(module, Record())
+        known.merge(record)
+        known.invocations += 1
+
+    def join(self, other: "Probe") -> None:
+        """Add what another run called; outputs, readers and numbers of invocations stay those of this run."""
+        for module, record in other.records.items():
+            self.records.setdefault(module, Record()).merge(record)
 
     def finish(self, output: Any) -> None:
         """Keep the output; what the model returns is read by its caller too."""
@@ -133,17 +139,30 @@ class Probe(TorchFunctionMode):
 
 
 def probe(model: nn.Module, example_input: Any) -> Probe:
-    """Run `model` in eval mode on the example and return what happened; the model stays as it was."""
-    args, kwargs = as_call(example_input)
-    watch = Probe()
+    """Run `model` on the example and return what happened; the model stays as it was.
+
+    The run is in eval mode. A second one in training mode adds what is called only then (auxiliary heads); it is
+    ignored where it fails, as batch norm does on a single sample.
+    """
     try:
-        with observing(model), torch.no_grad(), torch.random.fork_rng(devices=[]), _hooks(model, watch), watch:
-            output = model(*args, **kwargs)
+        watch = _run(model, example_input, training=False)
     except Exception as error:
         raise UserError(
             f"{type(model).__name__} fails on example_input: {type(error).__name__}: {error}. Expected a batch as the "
             "model takes it (a tuple for several arguments, a dict for keyword arguments), on the model's device"
         ) from error
+    with suppress(Exception):
+        watch.join(_run(model, example_input, training=True))
+    return watch
+
+
+def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
+    args, kwargs = as_call(example_input)
+    watch = Probe()
+    kept = frozen_buffers(model) if training else nullcontext()
+    with observing(model), kept, torch.no_grad(), torch.random.fork_rng(devices=[]), _hooks(model, watch), watch:
+        model.train(training)
+        output = model(*args, **kwargs)
     watch.finish(output)
     return watch
 

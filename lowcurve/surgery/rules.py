@@ -151,7 +151,7 @@ def activation_rule(module: nn.Module) -> Rule | None:
 
 def reason_left(module: nn.Module) -> str | None:
     """Return why a layer stays as it is, or None where nothing needs to be said."""
-    return _lookup(LEFT, module, own_forward=True)
+    return None if activation_rule(module) else _lookup(LEFT, module, own_forward=True)
 
 
 def refusal(module: nn.Module) -> tuple[str, str] | None:

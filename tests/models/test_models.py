@@ -27,7 +27,7 @@ COUNTS = {
     "resnet34": (36, 1, 36, 33),
     "vgg11": (10, 1, 10, 10),
     "mlp": (0, 4, 0, 3),
-    "convnet": (4, 1, 0, 4),
+    "convnet": (5, 1, 0, 5),
 }
 
 
@@ -75,11 +75,14 @@ def test_mlp_takes_flat_vectors():
     )
 
 
-def test_convnet_starts_with_orthogonal_weights():
+def test_convnet_starts_with_maps_that_keep_norms():
     model = MODELS["convnet"](in_channels=3, width=8, image_size=8)
-    linear = model[-1]
-    gram = linear.weight @ linear.weight.T
-    torch.testing.assert_close(gram, torch.eye(10), atol=1e-5, rtol=0)
+    x = torch.randn(4, 3, 8, 8)
+    for layer in (model[1], model[3].body[0]):  # more channels out than in, or as many: an isometry
+        y = layer(x)
+        torch.testing.assert_close(y.flatten(1).norm(dim=1), x.flatten(1).norm(dim=1))
+        x = y
+    torch.testing.assert_close(model[-1].weight @ model[-1].weight.T, torch.eye(10), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""`lowcurve convert`: what would surgery do to a model, and what does it change?"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def convert(
+    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    data: Annotated[str | None, typer.Option(help="Measure on the test split of this data set.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    input_size: Annotated[
+        str | None, typer.Option(help="Without --data: shape of one input, such as 3,32,32; pixels are random.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Number of inputs to measure on.")] = 64,
+    activation: Annotated[bool, typer.Option(help="Replace activations.")] = True,
+    batchnorm: Annotated[bool, typer.Option(help="Replace batch norms.")] = True,
+    spectral: Annotated[bool, typer.Option(help="Normalize linear and convolution layers.")] = True,
+    init_beta: Annotated[float, typer.Option(help="β to start from.")] = 5.0,
+    init_gamma: Annotated[float, typer.Option(help="γ to start from.")] = 10.0,
+) -> None:
+    """Show what surgery would do to a model, layer by layer, and measure it before and after."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lowcurve.surgery.compare import compare
+    from lowcurve.surgery.convert import convert as operate
+
+    model, x, y = _load(target, data, data_dir, input_size, samples)
+    switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
+    low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma)
+    console = Console()
+    sites = Table("where", "was", "now", "note", box=None, header_style="bold")
+    for row in report.rows():
+        sites.add_row(*row, style="dim" if row[2] == "left" else None)
+    console.print(sites)
+    console.print(f"\n{report.summary()}\n", style="bold")
+    measured = Table(f"on {len(x)} inputs", "before", "after", box=None, header_style="bold")
+    for quantity, before, after in compare(model, low, x, y):
+        measured.add_row(quantity, f"{before:.4g}", f"{after:.4g}")
+    console.print(measured)
+
+
+def _load(target: str, data: str | None, data_dir: Path | None, input_size: str | None, samples: int) -> Any:
+    """Return the model, inputs, and labels where a data set gives them."""
+    import torch
+
+    from lowcurve.commands.target import load_factory, resolve
+    from lowcurve.errors import UserError
+    from lowcurve.modes import generator
+
+    if input_size is None:
+        found = resolve(target, data, data_dir)
+        return found.model, *found.dataset.test.subset(samples).batch(slice(None))
+    try:
+        shape = [int(side) for side in input_size.split(",")]
+    except ValueError:
+        raise UserError(f"expected --input-size such as 3,32,32, got {input_size!r}") from None
+    return load_factory(target).eval(), torch.rand(samples, *shape, generator=generator(0)), None
