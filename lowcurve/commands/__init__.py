@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import convert, data, measure, reproduce, train
+from lowcurve.commands import cite, convert, data, measure, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "train": train.train,
@@ -12,4 +12,5 @@ VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "convert": convert.convert,
     "reproduce": reproduce.reproduce,
     "data": data.app,
+    "cite": cite.cite,
 }
