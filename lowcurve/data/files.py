@@ -31,12 +31,14 @@ class Found:
 
 
 def data_directory(data_dir: Path | str | None = None) -> Path:
-    """Return the argument, else $LOWCURVE_DATA, else lowcurve/data in $XDG_CACHE_HOME or ~/.cache."""
+    """Return the argument, else $LOWCURVE_DATA, else `data` in the cache directory."""
     chosen = data_dir or os.environ.get(ENVIRONMENT)
-    if chosen:
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "lowcurve" / "data"
+    return Path(chosen).expanduser() if chosen else cache_directory() / "data"
+
+
+def cache_directory() -> Path:
+    """Return $XDG_CACHE_HOME/lowcurve or ~/.cache/lowcurve."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lowcurve"
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from lowcurve.data import images
+from lowcurve.data.cache import decoded
 from lowcurve.data.dataset import Dataset, Split, hold_out
 from lowcurve.data.files import FileError, Found, reading, require_labels
 from lowcurve.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
-MAX_CLASSES = 100_000
 LABEL_COLUMNS = ("label", "fine_label")
+MAX_CLASSES = 100_000
 REMEDY = "write it again with an image column struct{bytes, path} and an integer label column"
 
 
@@ -76,16 +77,24 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
     with reading(file, REMEDY):
         schema = pq.read_schema(file)
-        image, label = _column(schema, IMAGE_COLUMNS), _column(schema, LABEL_COLUMNS)
-        table = pq.read_table(file, columns=[image, label])
-        if not pa.types.is_struct(table[image].type) or not pa.types.is_integer(table[label].type):
-            raise UserError(f"expected struct and integer columns, got {table[image].type} and {table[label].type}")
-        encoded = table[image].combine_chunks().field("bytes")
-        if not table.num_rows or encoded.null_count or table[label].null_count:
-            raise UserError(f"expected rows without gaps, got {table.num_rows} rows with missing values or none")
-        labels = table[label].to_numpy()
-        require_labels(labels, 0, MAX_CLASSES - 1)
-        return images.decode(encoded.to_pylist(), file), torch.from_numpy(labels.astype(np.int64))
+        image, label = (schema.field(_column(schema, known)) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
+        if not pa.types.is_struct(image.type) or not pa.types.is_integer(label.type):
+            raise UserError(f"expected struct and integer columns, got {image.type} and {label.type}")
+        labels = pq.read_table(file, columns=[label.name])[label.name]
+        if not len(labels) or labels.null_count:
+            raise UserError(f"expected a label in each row, got {len(labels)} rows, {labels.null_count} without")
+        require_labels(labels.to_numpy(), 0, MAX_CLASSES - 1)
+        pixels = decoded(file, len(labels), partial(_decode, file, image.name))
+        return pixels, torch.from_numpy(labels.to_numpy().astype(np.int64))
+
+
+def _decode(file: Path, column: str) -> torch.Tensor:
+    import pyarrow.parquet as pq
+
+    encoded = pq.read_table(file, columns=[column])[column].combine_chunks().field("bytes")
+    if encoded.null_count:
+        raise UserError(f"expected an image in each row, got {encoded.null_count} rows without")
+    return images.decode(encoded.to_pylist(), file)
 
 
 def _column(schema: Any, known: tuple[str, ...]) -> str:
