@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import cite, convert, data, measure, reproduce, train
+from lowcurve.commands import cite, convert, data, demo, measure, report, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
+    "demo": demo.demo,
     "train": train.train,
     "measure": measure.measure,
     "convert": convert.convert,
     "reproduce": reproduce.reproduce,
+    "report": report.report,
     "data": data.app,
     "cite": cite.cite,
 }

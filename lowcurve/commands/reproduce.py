@@ -59,7 +59,7 @@ def reproduce(
     failures: dict[str, str] = {}
     for result in reproduce_all(asked, console.print, failures, run=not show):
         print_result(console, result)
-        for path in write_result(result, results):
+        for path in write_result(result, results / preset):
             console.print(f"wrote {path}", style="dim")
     if failures:
         raise UserError(f"{len(failures)} runs failed; run the same command again: {', '.join(failures)}")

@@ -7,12 +7,16 @@ from lowcurve.experiments import (
     epoch_times,
     geometry,
     gradient_robustness,
+    moons,
+    saliency,
+    search,
 )
 from lowcurve.experiments.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
+        moons.FIGURE,
         geometry.TABLE,
         *gradient_robustness.FIGURES,
         attacks.PGD,
@@ -21,5 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         attacks.AUTOATTACK,
         *geometry.APPENDIX,
         epoch_times.TABLE,
+        saliency.FIGURE,
+        search.SEARCH,
     )
 }

@@ -9,8 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,12 +78,13 @@ def slurm_pool(jobs: int, output: Path, parameters: Mapping[str, Any], cluster: 
     yield executor.submit
 
 
-def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any]) -> Any:
+def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any]) -> AbstractContextManager[Submit]:
     """Return the pool called `name`: local or slurm."""
-    pools = {"local": local_pool, "slurm": partial(slurm_pool, parameters=parameters)}
-    if name not in pools:
-        raise unknown_name("executor", name, pools)
-    return pools[name](jobs, output)
+    if name == "local":
+        return local_pool(jobs, output)
+    if name == "slurm":
+        return slurm_pool(jobs, output, parameters)
+    raise unknown_name("executor", name, ("local", "slurm"))
 
 
 def wait(jobs: Mapping[Cell, Job], tick: Callable[[], None], finished: Callable[[Cell, str | None], None]) -> None:

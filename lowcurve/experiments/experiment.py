@@ -62,7 +62,11 @@ class Experiment:
     paper: Mapping[str, PaperRow] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}  # more values from those measured
+    extend: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda measured: {}  # more curves, pictures
     notes: tuple[str, ...] = ()
+    timed: bool = False  # measured by trainings that take turns, not run by run
+    command: str = ""  # what makes it, where that is not `lowcurve reproduce NAME`
+    seeds: tuple[int, ...] = ()  # fewer than the preset's, where one is enough
 
 
 LABELS = {

@@ -4,9 +4,7 @@ from lowcurve.experiments import paper
 from lowcurve.experiments.claims import Claim, ratio
 from lowcurve.experiments.experiment import Column, Curve, Experiment, rows
 
-RADII = tuple(10 ** (-3 + 2 * step / 8) for step in range(9))  # 1e-3 … 1e-1, logarithmic, as in the paper
-
-_CURVE = Curve(
+CURVE = Curve(
     "stability_radii",
     "stability_curve",
     "‖ε‖₂ of the noise",
@@ -31,7 +29,7 @@ def _figure(data: str, name: str, title: str) -> Experiment:
             Column("stability_large", "change at ‖ε‖ = 0.1", 4),
             Column("stability_over_theory", "change / ‖ε‖ C_f at 0.01", 3, "none"),
         ),
-        curves=(_CURVE,),
+        curves=(CURVE,),
         claims=(
             ratio(
                 "LCNN + GradReg's gradients are an order of magnitude more stable at ‖ε‖ = 0.1",

@@ -63,7 +63,7 @@ def cells(
     swapped, model = preset.setting(experiment.data, experiment.model)
     return [
         Cell(row, seed, _config(row, seed, preset, (data or swapped, model), output, data_dir, overrides or {}))
-        for seed in (seeds or preset.seeds)
+        for seed in (seeds or experiment.seeds or preset.seeds)
         for row in chosen
     ]
 
@@ -87,7 +87,7 @@ def _config(
         for key, value in preset.coefficients.get(term, {}).items():
             if key not in method.coefficients:  # a method's own coefficient is part of what the method is
                 flat[f"method.{key}"] = value
-    flat |= {**row.overrides, **overrides}
+    flat |= {**preset.by_method.get(row.method, {}), **row.overrides, **overrides}
     flat |= {"data.name": data, "model.name": model, "method.name": row.method, "train.seed": seed}
     tree: dict[str, Any] = {"output": output}
     for key, value in flat.items():

@@ -58,7 +58,7 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
         "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
         "beta": last.get("beta", {}),
         "gamma": last.get("gamma", {}),
-        "measurements": {**_former(where), **measurements},
+        "measurements": {**_former(where), **{name: _brief(record) for name, record in measurements.items()}},
     }
     write_json(where, record)
     return record["setting"]
@@ -68,6 +68,16 @@ def portable(config: Config) -> Config:
     """Return the recipe without paths of this machine: data comes from $LOWCURVE_DATA, results go to runs/."""
     data = config.data.model_copy(update={"dir": None})
     return config.model_copy(update={"data": data, "output": Path("runs")})
+
+
+def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out pictures: tables keep those that they show."""
+    values = {
+        key: value
+        for key, value in record["values"].items()
+        if not (isinstance(value, list) and value and isinstance(value[0], list))
+    }
+    return {**record, "values": values}
 
 
 def _former(path: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """How is a table reproduced? Train the runs that are missing, measure them, collect what is there, judge it."""
 
+import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from lowcurve.experiments.grid import Cell, cells
 from lowcurve.experiments.measurements import missing, read
 from lowcurve.experiments.presets import PRESETS, Preset
 from lowcurve.experiments.records import describe, write_record
-from lowcurve.experiments.results import Result, tabulate
+from lowcurve.experiments.results import Measured, Result, tabulate
+from lowcurve.experiments.timing import time_epochs
 from lowcurve.progress import bars
 
 Say = Callable[[str], None]
@@ -48,6 +50,8 @@ class Request:
     @property
     def command(self) -> str:
         """The command that makes the whole table again."""
+        if self.experiment.command:
+            return self.experiment.command
         words = ["lowcurve reproduce", self.experiment.name, "--preset", self.preset.name]
         words += ["--data", self.data] if self.data else []
         words += [f"--set {key}={value}" for key, value in self.overrides.items()]
@@ -55,7 +59,7 @@ class Request:
 
     def grid(self, *, whole: bool = False) -> list[Cell]:
         """Return the runs asked for, or all of the experiment's."""
-        seeds = sorted({*self.preset.seeds, *self.seeds}) if whole else self.seeds
+        seeds = sorted({*(self.experiment.seeds or self.preset.seeds), *self.seeds}) if whole else self.seeds
         return cells(
             self.experiment,
             self.preset,
@@ -119,9 +123,12 @@ def reproduce_all(
 ) -> Iterator[Result]:
     """Run each request (or nothing, with `run=False`) and yield its result; `failures` gathers runs that failed."""
     for asked in requests:
-        if run:
-            failures |= run_grid(asked, say)
-        result = collect(asked)
+        if asked.experiment.timed:
+            result = time_methods(asked) if run else load_result(asked)
+        else:
+            if run:
+                failures |= run_grid(asked, say)
+            result = collect(asked)
         result.save(asked.results)
         yield result
 
@@ -144,6 +151,20 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
     return pairs
 
 
+def time_methods(asked: Request) -> Result:
+    """Time an epoch of every method, one after the other, in this process."""
+    grid = asked.grid()
+    return assemble(asked, time_epochs(grid, asked.preset.epoch_images), {}, asked.preset.about)
+
+
+def load_result(asked: Request) -> Result:
+    """Read the result of an earlier call."""
+    path = asked.results / asked.preset.name / f"{asked.name}.json"
+    if not path.is_file():
+        raise UserError(f"{path} does not exist yet; run the command without --show")
+    return Result(**json.loads(path.read_text()))
+
+
 def collect(asked: Request) -> Result:
     """Put together the result from every run of the experiment that has finished, asked for or not."""
     experiment = asked.experiment
@@ -158,10 +179,16 @@ def collect(asked: Request) -> Result:
         if not taken:
             continue
         values = {key: value for record in taken.values() for key, value in record["values"].items()}
-        measured.setdefault(cell.row.key, {})[cell.seed] = values | experiment.derive(values)
+        measured.setdefault(cell.row.key, {})[cell.seed] = {**values, **experiment.derive(values)}
         runs.setdefault(cell.row.key, []).append(cell.name)
         setting = write_record(asked.results / asked.preset.name, cell, taken)
-    return Result(
+    return assemble(asked, measured, runs, setting)
+
+
+def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], setting: str) -> Result:
+    """Tabulate what was measured, with what a reader needs to make it again."""
+    experiment = asked.experiment
+    result = Result(
         experiment=asked.name,
         title=experiment.title,
         source=experiment.source,
@@ -173,6 +200,8 @@ def collect(asked: Request) -> Result:
         notes=list(experiment.notes),
         **tabulate(experiment, measured, runs),
     )
+    more = experiment.extend(measured)
+    return replace(result, curves=[*more.get("curves", []), *result.curves], extra=dict(more.get("extra", {})))
 
 
 def _epochs_done(cell: Cell) -> int:

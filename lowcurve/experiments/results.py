@@ -41,32 +41,34 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether every row has at least one run."""
-        return all(row["runs"] for row in self.rows)
+        """Whether every row has numbers."""
+        return all(row["cells"] for row in self.rows)
 
     def save(self, folder: Path) -> Path:
         """Write `folder/PRESET/EXPERIMENT.json`."""
         return write_json(folder / self.preset / f"{self.experiment}.json", asdict(self))
 
 
-def load_results(folder: Path) -> list[Result]:
-    """Read every result under `folder`, in the order of the paper."""
+def load_results(folder: Path) -> dict[Path, Result]:
+    """Read every result under `folder`, in the order of the paper, by the path of its file."""
     from lowcurve.experiments import EXPERIMENTS
 
-    results = []
+    results = {}
     for path in sorted(folder.rglob("*.json")):
         if path.parent.name == "runs":
             continue
         content = json.loads(path.read_text())
         if isinstance(content, dict) and "experiment" in content:
-            results.append(Result(**content))
+            results[path] = Result(**content)
     if not results:
         raise UserError(f"expected results of `lowcurve reproduce` or `lowcurve demo`, found none under {folder}")
     order = {name: position for position, name in enumerate(EXPERIMENTS)}
-    return sorted(
-        results,
-        key=lambda result: (result.preset, order.get(result.experiment, len(order)), result.experiment),
-    )
+
+    def place(item: tuple[Path, Result]) -> tuple[str, int, str]:
+        result = item[1]
+        return result.preset, order.get(result.experiment, len(order)), result.experiment
+
+    return dict(sorted(results.items(), key=place))
 
 
 def load_runs(folder: Path) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def write_page(folders: Sequence[Path], path: Path) -> Path:
     """Write the page of all results under `folders` to `path`."""
-    results = [result for folder in folders for result in load_results(folder)]
+    results = [result for folder in folders for result in load_results(folder).values()]
     runs = {name: record for folder in folders for name, record in load_runs(folder).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, render(results, runs))

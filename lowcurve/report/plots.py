@@ -13,7 +13,7 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
     written = []
     for position, curve in enumerate(result.curves):
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
-        written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / result.preset / stem)
+        written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem)
     return written
 
 

@@ -92,11 +92,12 @@ def _frame(x: Axis, y: Axis, x_label: str, y_label: str, *, x_ticks: bool = True
     for tick in y.ticks():
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>'
-        f'<text class="label" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
-    )
+    middle, center = (TOP + HEIGHT - BOTTOM) / 2, (LEFT + WIDTH - RIGHT) / 2
+    for place, text in (
+        (f'x="{center}" y="{HEIGHT - 10}"', x_label),
+        (f'transform="translate(14 {middle}) rotate(-90)"', y_label),
+    ):
+        parts.append(f'<text class="label" {place} text-anchor="middle">{escape(text)}</text>')
     return f'<g aria-hidden="true">{"".join(parts)}</g>'
 
 

@@ -55,7 +55,7 @@ def markdown(result: Result) -> str:
     lines = [f"## {result.title}", "", f"{result.source}; here {_where(result)}.", ""]
     lines += _grid(result, "ours", ours)
     if has_paper(result):
-        lines += ["", "The paper's numbers:", ""] + _grid(result, "paper", paper)
+        lines += ["", "The paper's numbers:", "", *_grid(result, "paper", paper)]
     if result.verdicts:
         lines += ["", "| claim | as tested | ours | verdict | paper |", "|---|---|--:|---|--:|"]
         lines += [

@@ -11,12 +11,11 @@ FORMS = {"md": markdown, "tex": latex, "csv": csv_text}
 
 
 def write_result(result: Result, folder: Path) -> list[Path]:
-    """Write `folder`/PRESET/EXPERIMENT.{md,tex,csv} and figures; return the paths."""
-    below = folder / result.preset
-    below.mkdir(parents=True, exist_ok=True)
+    """Write `folder`/EXPERIMENT.{md,tex,csv} and figures; return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for ending, form in FORMS.items():
-        path = below / f"{result.experiment}.{ending}"
+        path = folder / f"{result.experiment}.{ending}"
         write_atomic(path, form(result))
         written.append(path)
     return written + draw_curves(result, folder)

@@ -1,0 +1,42 @@
+"""`lowcurve demo`: from nothing to a finished report in minutes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Where runs and the report are written.")] = Path("runs/demo"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+    browser: Annotated[bool, typer.Option(help="Open the report when it is done.")] = False,
+) -> None:
+    """Train four methods on bundled digits, measure, attack, certify, and write one HTML page.
+
+    It takes a few minutes on two cores; run it again to go on after an interruption.
+    """
+    import time
+
+    from rich.console import Console
+
+    from lowcurve.errors import UserError
+    from lowcurve.experiments.demo import requests
+    from lowcurve.experiments.reproduce import reproduce_all
+    from lowcurve.report.page import write_page
+    from lowcurve.report.terminal import print_result
+    from lowcurve.report.write import write_result
+
+    console, started = Console(), time.perf_counter()
+    results = output / "results"
+    failures: dict[str, str] = {}
+    console.print("Training standard, LCNN, GradReg and LCNN + GradReg on 8×8 digits, and small nets on two moons.")
+    done = list(reproduce_all(requests(output, results, jobs), console.print, failures))
+    for result in done:
+        write_result(result, results / result.preset)
+    print_result(console, done[0])
+    page = write_page([results], output / "report.html")
+    console.print(f"\nReport: {page.resolve()}  ({time.perf_counter() - started:.0f} s)", style="bold", soft_wrap=True)
+    if browser:
+        typer.launch(page.resolve().as_uri())
+    if failures:
+        raise UserError(f"{len(failures)} runs failed: {'; '.join(failures.values())}")

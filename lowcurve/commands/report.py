@@ -1,0 +1,29 @@
+"""`lowcurve report`: results as Markdown, LaTeX, CSV, figures and one HTML page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders with results of reproduce or demo.")],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write each result as Markdown, LaTeX, CSV and figures beside it, and all of them as one HTML page.
+
+    The page needs no network: tables sort, curves tell their values, and every number names its command.
+    """
+    from rich.console import Console
+
+    from lowcurve.experiments.results import load_results
+    from lowcurve.report.page import write_page
+    from lowcurve.report.write import write_result
+
+    console = Console()
+    for folder in folders:
+        for source, result in load_results(folder).items():
+            for path in write_result(result, source.parent):
+                console.print(f"wrote {path}", style="dim", soft_wrap=True)
+    page = write_page(folders, output)
+    console.print(f"Report: {page.resolve()}", style="bold", soft_wrap=True)

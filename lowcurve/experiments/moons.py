@@ -1,0 +1,127 @@
+"""Figure of decision boundaries on two moons, from nearly linear networks to the standard one; and softplus curves."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from lowcurve.experiments.claims import ratio
+from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Row, rows
+
+BETAS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # where training starts; the slider shows where it ended
+BOX = (0.05, 0.95, 0.2, 0.8)  # x from, x to, y from, y to
+SCALE = 600  # pixels per unit
+LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+_SWEEP = tuple(
+    Row(
+        f"beta-{beta:g}",
+        f"Centered softplus, β₀ = {beta:g}",
+        "csoftplus-only",
+        {"method.init_beta": beta, "method.lambda_beta": 0.0},
+        ours=True,
+    )
+    for beta in BETAS
+)
+
+
+def extend(measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Draw the boundary of each network of the first seed as SVG paths, in the order of β."""
+    nets = []
+    for row in FIGURE.rows:
+        seeds = measured.get(row.key, {})
+        values = next(iter(seeds.values()), {})
+        if "boundary" in values:
+            beta = values.get("mean_beta")
+            shown = "standard network, β = 1000" if row.key == "standard" else f"{row.label}: β = {beta:.2g}"
+            nets.append(
+                {
+                    "label": f"{shown}, accuracy {100 * values['accuracy']:.1f} %",
+                    "order": beta if beta is not None else 1000.0,
+                    **_paths(values["boundary"]),
+                }
+            )
+    curves = [_activations()]
+    if not nets:
+        return {"curves": curves}
+    nets.sort(key=lambda net: net["order"])
+    width, height = round((BOX[1] - BOX[0]) * SCALE), round((BOX[3] - BOX[2]) * SCALE)
+    moons = {"nets": nets, "start": 0, "width": width, "height": height, "points": _points()}
+    return {"curves": curves, "extra": {"moons": moons}}
+
+
+def _paths(boundary: list[list[float]]) -> dict[str, Any]:
+    """Turn probabilities on a grid over `BOX` into one path per band of `LEVELS` and one for 1/2."""
+    import numpy
+    from contourpy import FillType, LineType, contour_generator
+
+    grid = numpy.asarray(boundary)
+    xs = numpy.linspace(0, (BOX[1] - BOX[0]) * SCALE, grid.shape[1])
+    ys = numpy.linspace((BOX[3] - BOX[2]) * SCALE, 0, grid.shape[0])  # pixels count downwards
+    contours = contour_generator(xs, ys, grid, fill_type=FillType.OuterOffset, line_type=LineType.Separate)
+    areas = []
+    for low, high in pairwise(LEVELS):
+        points, offsets = contours.filled(low, high + (1e-6 if high == 1 else 0))[:2]
+        rings = [
+            ring for polygon, offset in zip(points, offsets, strict=True) for ring in numpy.split(polygon, offset[1:-1])
+        ]
+        areas.append("".join(_path(ring) + "Z" for ring in rings))
+    return {"areas": areas, "boundary": "".join(_path(line) for line in contours.lines(0.5))}
+
+
+def _path(points: Any) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _points() -> list[list[float]]:
+    """Return every fifth test point in pixels, with its class."""
+    from lowcurve.data import load_dataset
+
+    x, y = load_dataset("moons").test.batch(slice(None, None, 5))
+    return [
+        [round((a - BOX[0]) * SCALE, 1), round((BOX[3] - b) * SCALE, 1), label]
+        for (a, b), label in zip(x.tolist(), y.tolist(), strict=True)
+    ]
+
+
+def _activations() -> dict[str, Any]:
+    """Return softplus and centered softplus for a low, a middle and a high β."""
+    import torch
+    from torch.nn import functional as F
+
+    from lowcurve.layers.softplus import CenteredSoftplus
+
+    x = torch.linspace(-2, 2, 41)
+    lines = []
+    for beta in (0.3, 1.0, 10.0):
+        with torch.no_grad():
+            values = {"softplus": F.softplus(x, beta), "centered softplus": CenteredSoftplus(beta)(x)}
+        for name, y in values.items():
+            ys = [round(value, 4) for value in y.tolist()]
+            line = {"row": name, "label": f"{name}, β = {beta:g}", "x": [round(v, 2) for v in x.tolist()]}
+            lines.append({**line, "y": ys, "low": ys, "high": ys})
+    return {"x_label": "x", "y_label": "activation", "log": False, "lines": lines}
+
+
+FIGURE = Experiment(
+    name="figure-moons",
+    title="Decision boundaries on two moons; softplus and centered softplus",
+    source="Figure 1",
+    data="moons",
+    model="mlp",
+    rows=(*rows("standard", "lcnn"), *_SWEEP),
+    measurements=("geometry", "boundary"),
+    columns=(
+        Column("mean_beta", "mean β", 2, "none"),
+        Column("curvature", "E C_f"),
+        Column("curvature_median", "median C_f"),
+        Column("margin_curvature", "E C_margin"),
+        ACCURACY,
+    ),
+    claims=(ratio("LCNN has the more regular boundary", "margin_curvature", "lcnn", "standard", "<=", 0.5),),
+    extend=extend,
+    seeds=(0,),
+    notes=(
+        "Inputs are the two moons shrunk by 4 into the unit square, so that a given β bends four times less "
+        "here than on moons of the usual size.",
+    ),
+)
