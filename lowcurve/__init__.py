@@ -30,7 +30,7 @@ _EXPORTS = {
     # guarantees: what is proven
     "operator_norm": "guarantees.operator_norm",
     "operator_norm_bound": "guarantees.operator_norm",
-    "bounds": "guarantees.theorem",
+    "bounds": "guarantees.summary",
     "certify": "guarantees.certificate",
     # attacks: what is refuted
     "attack": "attacks",
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from lowcurve.guarantees.certificate import certify as certify
     from lowcurve.guarantees.operator_norm import operator_norm as operator_norm
     from lowcurve.guarantees.operator_norm import operator_norm_bound as operator_norm_bound
-    from lowcurve.guarantees.theorem import bounds as bounds
+    from lowcurve.guarantees.summary import bounds as bounds
     from lowcurve.layers.batchnorm import LipschitzBatchNorm1d as LipschitzBatchNorm1d
     from lowcurve.layers.batchnorm import LipschitzBatchNorm2d as LipschitzBatchNorm2d
     from lowcurve.layers.residual import AveragedResidual as AveragedResidual
