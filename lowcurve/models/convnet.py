@@ -53,6 +53,7 @@ def _keep_norms(module: nn.Module) -> None:
     """Start with orthogonal maps: a 3×3 kernel acts at its center only, which preserves norms at every frequency."""
     if not isinstance(module, nn.Conv2d | nn.Linear):
         return
+    assert module.bias is not None
     nn.init.zeros_(module.bias)
     if isinstance(module, nn.Conv2d) and module.stride == (1, 1):
         nn.init.zeros_(module.weight)

@@ -11,6 +11,7 @@ from lowcurve.modes import observing
 from lowcurve.surgery.convert import convert
 
 _SHARP = 1000.0
+_FIELDS = {"gradient norm": "gradient_norm", "Hessian norm": "hessian_norm", "curvature": "curvature"}
 
 
 class Row(NamedTuple):
@@ -35,10 +36,10 @@ def compare(before: nn.Module, after: nn.Module, x: Tensor, y: Tensor | None = N
     smooth = _smoothed(before, x[:2])
     for of in ("loss", "margin"):
         one, other = (curvature(model, x, labels, of=of) for model in (smooth, after))
-        for name in ("gradient_norm", "hessian_norm", "curvature"):
-            pair = getattr(one, name), getattr(other, name)
-            rows.append(Row(f"{of} {name.replace('_', ' ')}, median", *(float(v.nanmedian()) for v in pair)))
-            rows.append(Row(f"{of} {name.replace('_', ' ')}, mean", *(float(v.nanmean()) for v in pair)))
+        for name, field in _FIELDS.items():
+            pair = getattr(one, field), getattr(other, field)
+            rows.append(Row(f"{name} of {of}, median", *(float(value.nanmedian()) for value in pair)))
+            rows.append(Row(f"{name} of {of}, mean", *(float(value.nanmean()) for value in pair)))
     return rows
 
 

@@ -17,11 +17,11 @@ from lowcurve.errors import UserError
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.surgery.probe import Probe, probe
-from lowcurve.surgery.refuse import input_size, is_linear_layer, refuse_unconvertible, refuse_wrapped
+from lowcurve.surgery.refuse import input_size, is_linear_layer, is_ours, refuse_unconvertible, refuse_wrapped
 from lowcurve.surgery.report import Change, ConversionReport
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
-from lowcurve.surgery.trace import activation_functions, separate, slots
+from lowcurve.surgery.trace import activation_functions, separate, slots, where
 
 
 @dataclass
@@ -80,7 +80,7 @@ def convert(
     refuse_unconvertible(model, run, attention, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
-        model, run, origins = separate(model, example_input, attention)
+        model, run, origins = separate(model, example_input, run, attention)
     surgery = _Surgery(model, run, attention)
     _note_what_stays(surgery)
     if spectral:
@@ -128,7 +128,7 @@ def _note_what_stays(surgery: _Surgery) -> None:
         reason = reason_left(module)
         if reason is not None:
             surgery.left.append(Change(name, kind, "left", reason))
-        elif not convertible:
+        elif not convertible and not is_ours(module):
             for function in surgery.run.records[module].functions.keys() & LEFT_FUNCTIONS.keys():
                 surgery.left.append(Change(name, f"{spelled(function)} in {kind}", "left", LEFT_FUNCTIONS[function]))
 
@@ -211,15 +211,13 @@ def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
 def _verify(model: nn.Module, example_input: Any, attention: set[nn.Module]) -> None:
     """Run the result; no activation that has a rule may still be called outside attention."""
     for module, record in probe(model, example_input).records.items():
-        if module in attention or type(module).__module__.startswith("lowcurve.layers."):
+        if module in attention or is_ours(module):
             continue
         rest = [spelled(function) for function, _ in activation_functions(record)]
         if rest or activation_rule(module) is not None:
-            name = next((n for n, m in model.named_modules() if m is module), "")
             raise UserError(
-                f"this model could only be converted in part: {name or '(model)'} ({type(module).__name__}) still "
-                f"calls {', '.join(rest) or 'its activation'}, through a reference that is no registered module; "
-                "register it"
+                f"this model could only be converted in part: {where(model, module)} still calls "
+                f"{', '.join(rest) or 'its activation'}, through a reference that is no registered module; register it"
             )
 
 

@@ -46,7 +46,7 @@ def refuse_unconvertible(
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     problems = []
     for name, module in model.named_modules():
-        if module in untouched or not run.reached(module) or _is_ours(module):
+        if module in untouched or not run.reached(module) or is_ours(module):
             continue
         problems += [
             f"{_where(name, module)}: {text}"
@@ -131,7 +131,8 @@ def input_size(module: nn.Module, run: Probe) -> tuple[int, ...] | None:
     return tuple(map(max, *sizes)) if len(sizes) > 1 else sizes[0] if sizes else None
 
 
-def _is_ours(module: nn.Module) -> bool:
+def is_ours(module: nn.Module) -> bool:
+    """Whether a module is one of this package's layers, which need no conversion."""
     return type(module).__module__.startswith("lowcurve.layers.")
 
 

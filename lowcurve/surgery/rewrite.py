@@ -31,9 +31,8 @@ class ChildrenAreLeaves(fx.Tracer):
         return True
 
 
-def rewritten(module: nn.Module, record: Record, name: str, origins: dict[nn.Module, str]) -> fx.GraphModule:
+def rewritten(module: nn.Module, record: Record, where: str, origins: dict[nn.Module, str]) -> fx.GraphModule:
     """Return `module` with its forward written out and every activation in it a module."""
-    where = f"{name or '(model)'} ({type(module).__name__})"
     if module._forward_hooks or module._forward_pre_hooks:
         raise UserError(f"the forward of {where} must be rewritten, but it has forward hooks; remove them first")
     made: dict[str, nn.Module] = {}

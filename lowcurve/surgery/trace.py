@@ -23,31 +23,32 @@ from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
 
 def separate(
-    model: nn.Module, example_input: Any, skip: set[nn.Module]
+    model: nn.Module, example_input: Any, before: Probe, skip: set[nn.Module]
 ) -> tuple[nn.Module, Probe, dict[nn.Module, str]]:
     """Give each activation site outside `skip` a module of its own; the model is changed, its function is not.
 
-    Returns the model (another object where its outermost forward was rewritten), the record of a run of the
-    result, and for each module that was made from a function the function's name.
+    `before` is a run of the model on the example. Returns the model (another object where its outermost forward was
+    rewritten), a run of the result, and for each module that was made from a function the function's name.
     """
-    before = probe(model, example_input)
     origins: dict[nn.Module, str] = {}
-    model = _rewrite(model, before, _callers_in_need(model, before, skip), origins)
+    callers = _callers_in_need(model, before, skip)
+    suspects = [where(model, module) for module in callers]
+    model = _rewrite(model, before, callers, origins)
     mutating = _make_out_of_place(model, skip)
     after = probe(model, example_input)
     if mutating and not _same(before.output, after.output):  # someone reads what a module changed in place
-        names = _names(model)
-        callers = [caller for caller, record in after.records.items() if mutating & record.calls.keys()]
-        callers = [c for c in callers if c not in skip and not isinstance(c, fx.GraphModule | nn.Sequential)]
         for module in mutating:
             module.inplace = True  # type: ignore[assignment]
-        model = _rewrite(model, after, sorted(callers, key=lambda c: -names[c].count(".")), origins)
+        callers = _callers_of(mutating, model, after, skip)
+        suspects += [where(model, module) for module in callers]
+        model = _rewrite(model, after, callers, origins)
         _make_out_of_place(model, skip)
         after = probe(model, example_input)
     if not _same(before.output, after.output):
         raise UserError(
-            f"{type(model).__name__} depends on activations that change their input in place, which no replacement "
-            "does; use the value that the activation returns, or build the model with inplace=False"
+            f"{', '.join(suspects) or where(model, model)}: an activation changes its input in place and something "
+            "else reads that input, which no replacement can imitate; use the value that the activation returns, or "
+            "build the model with inplace=False"
         )
     return model, after, origins
 
@@ -69,8 +70,21 @@ def slots(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
     return places
 
 
+def where(model: nn.Module, module: nn.Module) -> str:
+    """Return how messages name a module: its path and its class."""
+    return f"{_names(model).get(module) or '(model)'} ({type(module).__name__})"
+
+
 def _names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name for name, module in model.named_modules()}
+
+
+def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
+    """Return the modules whose own forward calls one of `children` and may be rewritten, deepest first."""
+    names = _names(model)
+    callers = [module for module, record in run.records.items() if children & record.calls.keys()]
+    fit = [m for m in callers if m not in skip and not isinstance(m, fx.GraphModule | nn.Sequential)]
+    return sorted(fit, key=lambda module: -names[module].count("."))
 
 
 def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
@@ -95,12 +109,12 @@ def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list
 
 
 def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> nn.Module:
-    names, places = _names(model), slots(model)
+    places = slots(model)
     for module in callers:
-        record, name = run.records[module], names[module]
+        record = run.records[module]
         if _hold_as_module(module, record, origins):
             continue
-        traced = rewritten(module, record, name, origins)
+        traced = rewritten(module, record, where(model, module), origins)
         for owner, slot in places[module]:
             owner._modules[slot] = traced
         for children in places.values():  # a traced child may itself own modules that are rewritten later
