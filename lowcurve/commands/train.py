@@ -1,5 +1,6 @@
 """`lowcurve train`: train a recipe, or go on with a run that was stopped."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,5 +34,6 @@ def train(
     paths = {"output": output, "data.dir": data_dir, "model.from": source}
     given = [f"{key}={str(value)!r}" for key, value in paths.items() if value is not None]
     run = run_training(read_config(recipe, [*given, *(changes or [])]), resume="auto" if resume == "auto" else "never")
-    summary = run.summary
-    typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")
+    if os.environ.get("RANK", "0") == "0":
+        summary = run.summary
+        typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")

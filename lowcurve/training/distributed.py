@@ -1,6 +1,7 @@
 """Who trains besides this process? Nobody, or those that torchrun started, each with its share."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ class World:
         if self.size == 1:
             return model
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
+        with warnings.catch_warnings():  # newer versions rename the option, older ones know no other
+            warnings.simplefilter("ignore", FutureWarning)
+            return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
 
     def average_statistics(self, model: nn.Module) -> None:
         """Average the running statistics of every batch norm, so that γ-BN scales alike on every rank."""

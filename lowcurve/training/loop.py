@@ -34,6 +34,7 @@ from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, environment, write_json
 from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import term_names, training_step
+from lowcurve.training.sync import synchronize
 
 READ_EVERY = 50  # steps between readings of the loss, each of which waits for the device
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to save or stop
@@ -127,6 +128,8 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.train.compile:
         model.compile()
+    if config.train.sync_batchnorm and world.size > 1:
+        model = synchronize(model)
     wrapped = world.wrap(model)
     meter = Meter(term_names(config.method.method), world.device)
     session = Session(config, world, run, dataset, model, wrapped, make_optimizer(model, config.train), meter)
