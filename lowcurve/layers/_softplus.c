@@ -72,9 +72,10 @@ INLINE float log_(float u) {
     return k * 0.693147181f + 2.0f * (w + w * q * p);
 }
 
+/* tanh(beta x / 2) from y; what rounding leaves of a slope of 0 far below the kink becomes 0. */
 INLINE float tau_(float y, float beta) {
     float tau = -expm1_(-beta * y);
-    return tau < -1.0f ? -1.0f : tau;
+    return tau < -0.9999998f ? -1.0f : tau;
 }
 
 /* log 2 - H(sigma): the series in tau near 0, sigma log(2 sigma) - (1 - sigma) beta y elsewhere. */

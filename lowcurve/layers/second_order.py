@@ -2,7 +2,7 @@ r"""Convolution, batch norm and softplus whose gradients are cheap to differenti
 
 PyTorch's own double backward of a convolution computes the weight's part as a convolution with an image-sized kernel,
 and that of batch norm runs through dozens of passes: measured on a CPU, 3 and 25 times what the formulas need. Inside
-`fast_double_backward` each call of `conv1d`, `conv2d` or a training-mode `batch_norm` uses the formulas below, with
+`fast_double_backward` each call of `conv1d`, `conv2d` or `batch_norm` uses the formulas below, with
 PyTorch's own values and first gradients, and `softplus` the compiled loops of the centered one.
 """
 
@@ -67,8 +67,13 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    if not training or not _plain(x):
+    if not _plain(x):
         return None
+    if not training and running_mean is not None and running_var is not None:  # affine: one multiply-add per value
+        slope = (running_var + eps).rsqrt() * (1.0 if weight is None else weight)
+        shift = -running_mean * slope if bias is None else bias - running_mean * slope
+        shape = (1, -1, *(1,) * (x.dim() - 2))
+        return torch.addcmul(shift.view(shape), x, slope.view(shape))
     return _BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)
 
 

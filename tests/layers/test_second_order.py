@@ -33,7 +33,13 @@ def bare_batch_norm(x: Tensor) -> Tensor:
     return F.batch_norm(x, None, None, training=True)
 
 
+def eval_batch_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    mean, variance = torch.tensor([0.3, -2.0]).to(x), torch.tensor([0.5, 4.0]).to(x)
+    return F.batch_norm(x, mean, variance, w, b)
+
+
 CASES = {
+    "eval_batch_norm": (eval_batch_norm, [(4, 2, 3), (2,), (2,)]),
     "conv2d": (conv2d, [(2, 4, 5, 5), (4, 2, 3, 2), (4,)]),
     "conv1d": (conv1d, [(2, 2, 5), (3, 2, 3), (3,)]),
     "batch_norm": (batch_norm, [(4, 2, 3), (2,), (2,)]),
