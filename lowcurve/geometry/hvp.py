@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.geometry.functions import Of, evaluate, local_model
+from lowcurve.layers.second_order import fast_double_backward
 
 
 def gradients(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Tensor, Tensor]:
@@ -19,7 +20,9 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
     """Return a copy of `x`, the gradients ∇q with respect to it (with their graph if `twice`), and log s."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        values, log_scale = local_model(of)(evaluate(model, leaf), y)
+        with fast_double_backward():
+            outputs = evaluate(model, leaf)
+        values, log_scale = local_model(of)(outputs, y)
         if values.shape != (len(x),):
             raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")
         if not values.requires_grad:
