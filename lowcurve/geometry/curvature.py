@@ -55,7 +55,7 @@ def curvature(
     if len(x) == 0:
         empty = x.new_empty(0)
         return Geometry(empty, empty, empty, empty, empty.long())
-    with observing(model):
+    with torch.inference_mode(False), observing(model):
         y = checked_labels(model, x, y, of)
         parts = [
             _of_chunk(Hessian(model, x[rows], y[rows], of), tol, max_iterations, method, seed)

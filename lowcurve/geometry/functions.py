@@ -104,4 +104,4 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
         raise UserError(
             f"expected labels in 0..{classes - 1}, got {int(y.min())}..{int(y.max())}; count classes from 0"
         )
-    return y.to(x.device, torch.long)
+    return y.to(x.device, torch.long, copy=True)

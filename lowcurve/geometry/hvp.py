@@ -18,7 +18,7 @@ def gradients(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Tensor, T
 
 def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return a copy of `x`, the gradients ∇q with respect to it (with their graph if `twice`), and log s."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         with fast_double_backward():
             outputs = evaluate(model, leaf)

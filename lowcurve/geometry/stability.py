@@ -185,7 +185,7 @@ def _measure(
     noise = torch.stack([torch.randn(x.shape, generator=generator(seed, k)) for k in range(samples)])
     units = F.normalize(noise.flatten(2), dim=2).to(x)  # (S, N, d)
     climbs = steps if direction == "adversarial" else 0
-    with observing(model):
+    with torch.inference_mode(False), observing(model):
         y = checked_labels(model, x, y, of)
         values = [
             _largest(quantity, _Center(model, x[rows], y[rows], of), units[:, rows], radii, climbs)
