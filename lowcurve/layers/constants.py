@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
+from lowcurve.layers.leaky import LeakyCenteredSoftplus
 from lowcurve.layers.softplus import CenteredSoftplus
 
 
@@ -24,9 +26,12 @@ class Constants:
     convex: bool = False
 
 
-def softplus_constants(beta: float) -> Constants:
-    """Softplus with sharpness β, centered or not: s' = σ(βx) < 1 and s'' = βσ(βx)(1 − σ(βx)) ≤ β/4."""
-    return Constants(1.0, beta / 4, convex=True)
+def softplus_constants(beta: float, leak: float = 0.0) -> Constants:
+    """Softplus with sharpness β, centered or not: s' = σ(βx) < 1 and s'' = βσ(βx)(1 − σ(βx)) ≤ β/4.
+
+    With a leak a the activation is a x + (1 − a) s(x), whose slope stays below 1 and whose curvature shrinks.
+    """
+    return Constants(1.0, (1 - leak) * beta / 4, convex=True)
 
 
 def elu_constants(alpha: float) -> Constants:
@@ -36,6 +41,9 @@ def elu_constants(alpha: float) -> Constants:
 
 ACTIVATIONS: dict[type[nn.Module], Callable[..., Constants]] = {
     CenteredSoftplus: lambda m: softplus_constants(float(m.beta)),
+    LeakyCenteredSoftplus: lambda m: Constants(1.0, (1 - m.negative_slope) * float(m.softplus.beta) / 4, convex=True),
+    SmoothClip: lambda m: Constants(1.0, float(m.softplus.beta) / 4),
+    LeakyCenteredSoftplus: lambda m: softplus_constants(float(m.softplus.beta), m.negative_slope),
     nn.Softplus: lambda m: softplus_constants(float(m.beta)),
     nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True),
     nn.LeakyReLU: lambda m: Constants(max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1),
@@ -63,14 +71,16 @@ def constants_between(module: nn.Module, low: Tensor, high: Tensor) -> tuple[Ten
     For the softplus family s' = σ(βx) increases and s'' = βσ(βx)σ(−βx) falls with |x|, so the end nearest to 0
     has the largest s''. Every other activation gets its global constants.
     """
-    if not isinstance(module, CenteredSoftplus | nn.Softplus):
+    leak = module.negative_slope if isinstance(module, LeakyCenteredSoftplus) else 0.0
+    core = module.softplus if isinstance(module, LeakyCenteredSoftplus) else module
+    if not isinstance(core, CenteredSoftplus | nn.Softplus):
         constants = activation_constants(module)
         assert constants is not None
         return torch.full_like(low, constants.lipschitz), torch.full_like(low, constants.curvature)
-    beta = float(module.beta)
+    beta = float(core.beta)
     nearest = torch.clamp(torch.zeros_like(low), min=low, max=high)
-    steepness = torch.sigmoid(beta * nearest)
-    return torch.sigmoid(beta * high), beta * steepness * (1 - steepness)
+    sigma = torch.sigmoid(beta * nearest)
+    return leak + (1 - leak) * torch.sigmoid(beta * high), (1 - leak) * beta * sigma * (1 - sigma)
 
 
 def betas(model: nn.Module) -> dict[str, Tensor]:

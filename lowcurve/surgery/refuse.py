@@ -21,6 +21,7 @@ _WRAPPERS = {
     "ScriptModule": "convert the Python model, then script the result",
     "RecursiveScriptModule": "convert the Python model, then script the result",
 }
+_SHOWN = 8
 _QUANTIZED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torch.nn.qat", "torchao.", "bitsandbytes.")
 
 
@@ -58,7 +59,8 @@ def refuse_unconvertible(
     if model in untouched:
         problems.append(f"{_where('', model)}: attention and all the rest share one forward; make attention a module")
     if problems:
-        raise UserError("this model could only be converted in part. " + "; ".join(problems))
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise UserError("this model could only be converted in part. " + "; ".join(problems[:_SHOWN]) + more)
 
 
 def is_linear_layer(module: nn.Module) -> bool:

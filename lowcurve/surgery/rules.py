@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lowcurve.layers.leaky import LeakyCenteredSoftplus
+from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
 
 
@@ -30,12 +30,17 @@ def _leaky(module: nn.LeakyReLU, init_beta: float) -> nn.Module:
     return LeakyCenteredSoftplus(module.negative_slope, init_beta)
 
 
+def _clip(module: nn.Hardtanh, init_beta: float) -> nn.Module:
+    return SmoothClip(float(module.min_val), float(module.max_val), init_beta)
+
+
 _TO_RELU = Rule(_centered, "tends to ReLU for large β")
 
 ACTIVATIONS: dict[type[nn.Module], Rule] = {
     nn.ReLU: Rule(_centered),
     nn.LeakyReLU: Rule(_leaky),
-    nn.ReLU6: Rule(_centered, "tends to ReLU for large β: the cap at 6 is dropped"),
+    nn.ReLU6: Rule(_clip),
+    nn.Hardtanh: Rule(_clip),
     nn.Softplus: _TO_RELU,
     nn.ELU: _TO_RELU,
     nn.CELU: _TO_RELU,
@@ -69,7 +74,7 @@ _NORM = "normalizes each sample by itself: no constant holds for every input"
 
 LEFT: dict[type[nn.Module], str] = {
     **dict.fromkeys([nn.Tanh, nn.Sigmoid, nn.Softsign, nn.LogSigmoid, nn.Softmax, nn.LogSoftmax], _SMOOTH),
-    **dict.fromkeys([nn.Hardtanh, nn.Hardsigmoid, nn.Softshrink, nn.Hardshrink, nn.GLU, nn.Threshold], _KINKED),
+    **dict.fromkeys([nn.Hardsigmoid, nn.Softshrink, nn.Hardshrink, nn.GLU, nn.Threshold], _KINKED),
     **dict.fromkeys([nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d], _POOLING),
     **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d], _POOLING),
     **dict.fromkeys([nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm], _NORM),
@@ -98,6 +103,8 @@ FUNCTIONS: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
     F.leaky_relu: (nn.LeakyReLU, ("negative_slope", "inplace")),
     F.leaky_relu_: (nn.LeakyReLU, ("negative_slope",)),
     F.relu6: (nn.ReLU6, ("inplace",)),
+    F.hardtanh: (nn.Hardtanh, ("min_val", "max_val", "inplace")),
+    F.hardtanh_: (nn.Hardtanh, ("min_val", "max_val")),
     F.softplus: (nn.Softplus, ("beta", "threshold")),
     F.elu: (nn.ELU, ("alpha", "inplace")),
     F.elu_: (nn.ELU, ("alpha",)),
@@ -121,7 +128,7 @@ FUNCTIONS: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
 # Functions that stay, reported with the reason of the module they stand for.
 LEFT_FUNCTIONS: dict[Callable[..., Any], str] = {
     **dict.fromkeys([torch.tanh, Tensor.tanh, F.tanh, torch.sigmoid, Tensor.sigmoid, F.sigmoid], _SMOOTH),
-    **dict.fromkeys([F.hardtanh, F.hardsigmoid, F.threshold, F.glu], _KINKED),
+    **dict.fromkeys([F.hardsigmoid, F.threshold, F.glu], _KINKED),
     **dict.fromkeys([F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool2d, F.adaptive_max_pool2d], _POOLING),
     **dict.fromkeys([F.layer_norm, F.group_norm, F.instance_norm, F.rms_norm], _NORM),
     **dict.fromkeys(

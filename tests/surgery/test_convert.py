@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert, fold
-from lowcurve.layers.leaky import LeakyCenteredSoftplus
+from lowcurve.layers.constants import activation_constants
+from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.surgery.convert import rescale_statistics
 from tests.surgery.zoo import SMALL, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
 
@@ -240,13 +241,36 @@ def test_leaky_softplus_tends_to_leaky_relu(slope):
     torch.testing.assert_close(layer(x), F.leaky_relu(x, slope), atol=1e-6, rtol=0)
 
 
-def test_leaky_softplus_constants():
-    layer = LeakyCenteredSoftplus(0.2, init_beta=3.0).double()
-    x = torch.linspace(-5, 5, 2001, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (-1.0, 1.0)])
+def test_smooth_clip_tends_to_hardtanh_and_stays_inside(low, high):
+    x = torch.linspace(-9, 9, 101, dtype=torch.float64)
+    torch.testing.assert_close(SmoothClip(low, high, 1e7).double()(x), F.hardtanh(x, low, high), atol=1e-6, rtol=0)
+    soft = SmoothClip(low, high, 0.7).double()(x)
+    assert low < soft.min() and soft.max() < high
+
+
+@pytest.mark.parametrize(
+    "layer", [LeakyCenteredSoftplus(0.2, 3.0), SmoothClip(0.0, 6.0, 3.0), SmoothClip(-1.0, 1.0, 3.0)]
+)
+def test_constants_of_the_rectifiers_by_differentiation(layer):
+    constants = activation_constants(layer.double())
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
-    assert first.min() >= 0.2 and first.max() <= 1
-    assert float(second.max()) == pytest.approx(0.8 * 3 / 4, rel=1e-4)
+    assert first.min() >= 0 and 0.8 * constants.lipschitz < first.max() <= constants.lipschitz
+    assert 0.9 * constants.curvature < second.abs().max() <= constants.curvature * (1 + 1e-9)
+    assert not constants.convex or second.min() >= 0
+
+
+def test_a_gate_written_with_relu6_stays_a_gate():
+    class HardSwish(nn.Module):
+        def forward(self, x):
+            return x * F.relu6(x + 3.0) / 6.0
+
+    low, _ = convert(HardSwish(), VECTOR)
+    x = torch.linspace(-20, 20, 81)
+    assert (low(x) - F.hardswish(x)).abs().max() < 0.5  # and not x² / 6
+    assert convert(HardSwish(), VECTOR)[1].replaced[0].was == "F.relu6"
 
 
 def test_report_prints_as_a_table():

@@ -1,4 +1,4 @@
-"""A leaky rectifier with trainable curvature: what does LeakyReLU become?"""
+"""Rectifiers with a leak or a cap and trainable curvature: what do LeakyReLU, ReLU6 and Hardtanh become?"""
 
 from torch import Tensor, nn
 
@@ -29,3 +29,28 @@ class LeakyCenteredSoftplus(nn.Module):
     def extra_repr(self) -> str:
         """Show the slope."""
         return f"negative_slope={self.negative_slope:g}"
+
+
+class SmoothClip(nn.Module):
+    """x ↦ low + s₀(x - low; β) - s₀(x - high; β): Hardtanh for β → ∞, values in (low, high) for every β.
+
+    The slope σ(β(x - low)) - σ(β(x - high)) is in (0, 1) and the curvature at most β/4.
+
+    >>> import torch
+    >>> layer = SmoothClip(0.0, 6.0, init_beta=1e4)
+    >>> [round(value, 3) for value in layer(torch.tensor([-1.0, 2.0, 9.0])).tolist()]
+    [0.0, 2.0, 6.0]
+    """
+
+    def __init__(self, low: float, high: float, init_beta: float = 5.0) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+        self.softplus = CenteredSoftplus(init_beta)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the activation elementwise."""
+        return self.low + self.softplus(x - self.low) - self.softplus(x - self.high)
+
+    def extra_repr(self) -> str:
+        """Show the limits."""
+        return f"low={self.low:g}, high={self.high:g}"
