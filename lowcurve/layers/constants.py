@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
-from lowcurve.layers.leaky import LeakyCenteredSoftplus
 from lowcurve.layers.softplus import CenteredSoftplus
 
 
@@ -41,9 +40,8 @@ def elu_constants(alpha: float) -> Constants:
 
 ACTIVATIONS: dict[type[nn.Module], Callable[..., Constants]] = {
     CenteredSoftplus: lambda m: softplus_constants(float(m.beta)),
-    LeakyCenteredSoftplus: lambda m: Constants(1.0, (1 - m.negative_slope) * float(m.softplus.beta) / 4, convex=True),
-    SmoothClip: lambda m: Constants(1.0, float(m.softplus.beta) / 4),
     LeakyCenteredSoftplus: lambda m: softplus_constants(float(m.softplus.beta), m.negative_slope),
+    SmoothClip: lambda m: Constants(1.0, float(m.softplus.beta) / 4),  # s'' is a difference of two in [0, β/4]
     nn.Softplus: lambda m: softplus_constants(float(m.beta)),
     nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True),
     nn.LeakyReLU: lambda m: Constants(max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1),
