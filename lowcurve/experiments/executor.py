@@ -5,6 +5,7 @@ parts are found on disk and skipped, so a killed experiment goes on where it sto
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,20 +50,32 @@ def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
 
 @contextmanager
 def local_pool(jobs: int, output: Path) -> Iterator[Submit]:
-    """Open `jobs` processes with one thread each: on small nets two runs side by side beat one on two threads."""
+    """Open `jobs` processes with one thread each: on small nets two runs side by side beat one on two threads.
+
+    However this block is left early, by an error, Ctrl-C or SIGTERM, the workers save what they train and end.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_settle, initargs=(output / "workers.log",)
-    )
-    with _single_threaded():
-        try:
-            yield pool.submit
-        except BaseException:
-            for process in list(pool._processes.values()):
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    context, log = get_context("spawn"), output / "workers.log"
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle, initargs=(log,))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        with _single_threaded():
+            yield lambda task, *arguments: pool.submit(_obedient, task, *arguments)
+    except BaseException:
+        for process in list(pool._processes.values()):
+            process.terminate()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _obedient(task: Callable[..., None], *arguments: Any) -> None:
+    """Run a task; a worker that is asked to stop ends, where the pool would have it go on with the next task."""
+    try:
+        task(*arguments)
+    except (SystemExit, KeyboardInterrupt):
+        os._exit(1)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def stability(subject: Subject, settings: Settings) -> Values:
         "stability_small": change[0],
         "stability_middle": change[middle],
         "stability_large": change[-1],
-        "stability_over_theory": change[middle] / predicted[middle],
+        "stability_over_theory": change[middle] / predicted[middle] if predicted[middle] else None,
     }
 
 

@@ -66,7 +66,7 @@ def load_results(folder: Path) -> dict[Path, Result]:
 
     def place(item: tuple[Path, Result]) -> tuple[str, int, str]:
         result = item[1]
-        return result.preset, order.get(result.experiment, len(order)), result.experiment
+        return result.preset, order.get(result.experiment, -1), result.experiment
 
     return dict(sorted(results.items(), key=place))
 

@@ -44,6 +44,7 @@ def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
         layer_charts=layer_charts,
         picture=picture,
         best=best,
+        banded=lambda curve: any(line["low"] != line["high"] for line in curve["lines"]),
     )
     counts = {
         verdict: sum(found["verdict"] == verdict for result in results for found in result.verdicts)

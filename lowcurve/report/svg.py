@@ -18,7 +18,8 @@ class Axis:
         usable = [value for value in values if value > 0 or not log] or [1.0]
         low, high = min(usable), max(usable)
         if not log:
-            low, high = min(low, 0.0), high + 0.04 * (high - min(low, 0.0) or 1.0)
+            room = 0.04 * (high - min(low, 0.0) or 1.0)
+            low, high = (low - room if low < 0 else 0.0), high + room
         elif low == high:
             low, high = low / 2, high * 2
         self.low, self.high, self.start, self.end = low, high, start, end

@@ -1,0 +1,73 @@
+"""Claims are judged as they say, and each refers to cells that its table has."""
+
+import pytest
+
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.claims import Claim, difference, ratio, verdicts
+from lowcurve.experiments.results import tabulate
+
+CLAIMS = [(experiment, claim) for experiment in EXPERIMENTS.values() for claim in experiment.claims]
+
+
+@pytest.mark.parametrize(("experiment", "claim"), CLAIMS, ids=lambda item: getattr(item, "name", None) or item.text)
+def test_a_claim_refers_to_rows_and_columns_of_its_table(experiment, claim):
+    rows = {row.key for row in experiment.rows}
+    columns = {column.key for column in experiment.columns}
+    for row, column in filter(None, (claim.left, claim.right)):
+        assert row in rows
+        assert column in columns
+    assert (claim.right is None) == (claim.quantity == "value")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_the_papers_numbers_belong_to_rows_and_columns(experiment):
+    rows = {row.key for row in experiment.rows if not row.ours}
+    columns = {column.key for column in experiment.columns}
+    for row, cells in experiment.paper.items():
+        assert row in rows
+        assert set(cells) <= columns
+
+
+def _paper_verdicts(name):
+    return {v["formula"]: v["paper_verdict"] for v in tabulate(EXPERIMENTS[name], {}, {})["verdicts"]}
+
+
+def test_verdicts_on_the_papers_own_numbers_worked_by_hand():
+    geometry = _paper_verdicts("table-geometry")
+    assert geometry["curvature[lcnn] / curvature[standard] <= 0.5"] == "holds"  # 69.50 / 270.89 = 0.257
+    assert geometry["curvature[lcnn] / curvature[standard] <= 0.166667"] == "does not hold"
+    assert geometry["curvature[lcnn+gradreg] / curvature[standard] <= 0.125"] == "holds"  # 25.30 / 270.89
+    gaps = _paper_verdicts("table-discrepancy")
+    assert gaps["gap_curvature[standard] / gap_hessian_norm[standard] <= 0.01"] == "holds"  # 0.025 / 12.28
+    assert gaps["gap_curvature[lcnn] / gap_hessian_norm[lcnn] <= 0.01"] == "does not hold"  # 0.129 / 11.33
+    vgg = _paper_verdicts("table-geometry-svhn-vgg11")
+    assert vgg["curvature[lcnn] / curvature[standard] <= 0.5"] == "does not hold"  # 30.05 / 54.24 = 0.554
+
+
+def test_quantities():
+    cells = {("a", "c"): 6.0, ("b", "c"): 4.0, ("zero", "c"): 0.0}
+    assert ratio("", "c", "a", "b", "<=", 1).evaluate(cells.get) == 1.5
+    assert difference("", "c", "a", "b", ">=", 1).evaluate(cells.get) == 2.0
+    assert Claim("", ("a", "c"), None, "value", ">=", 1).evaluate(cells.get) == 6.0
+    assert ratio("", "c", "a", "zero", "<=", 1).evaluate(cells.get) is None
+    assert ratio("", "c", "a", "absent", "<=", 1).evaluate(cells.get) is None
+
+
+def test_a_threshold_is_included_and_nothing_is_no_verdict():
+    claim = ratio("", "c", "a", "b", "<=", 0.5)
+    assert [claim.judge(value) for value in (0.5, 0.51, None, float("nan"))] == [
+        "holds",
+        "does not hold",
+        "not measured",
+        "not measured",
+    ]
+
+
+def test_seeds_that_disagree_are_counted():
+    claim = ratio("", "c", "a", "b", "<=", 1.0)
+    seeds = {0: {("a", "c"): 1.0, ("b", "c"): 2.0}, 1: {("a", "c"): 3.0, ("b", "c"): 2.0}, 2: {}}
+    mean = {("a", "c"): 2.0, ("b", "c"): 2.0}
+    (found,) = verdicts([claim], mean.get, {}.get, {seed: cells.get for seed, cells in seeds.items()})
+    assert found["verdict"] == "holds"
+    assert found["seeds"] == {"0": 0.5, "1": 1.5}
+    assert found["seeds_that_agree"] == 1

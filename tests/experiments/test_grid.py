@@ -1,0 +1,88 @@
+"""Runs are found by what changes their weights, and by nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.grid import cells, fingerprint
+from lowcurve.experiments.presets import PRESETS
+from lowcurve.methods import METHODS
+from lowcurve.training.config import Config, parse_config
+
+
+def grid(name, preset="digits", **options):
+    return cells(EXPERIMENTS[name], PRESETS[preset], Path("runs"), **options)
+
+
+def test_tables_share_their_runs():
+    geometry = {cell.name for cell in grid("table-geometry")}
+    assert {cell.name for cell in grid("table-discrepancy")} <= geometry
+    assert {cell.name for cell in grid("table-attacks")} <= geometry
+    ablations = {cell.name for cell in grid("table-ablations")}
+    assert len(ablations & geometry) == 4  # standard and lcnn, two seeds each
+
+
+def test_every_run_of_an_experiment_is_a_run_of_its_own():
+    for name in EXPERIMENTS:
+        names = [cell.name for cell in grid(name)]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": "elsewhere"},
+        {"name": "other"},
+        {"data": {"name": "digits", "dir": "/somewhere"}},
+        {"train": {"device": "cpu"}},
+        {"train": {"evaluate_every": 7}},
+        {"train": {"epochs": 200}},  # the default, spelt out
+    ],
+    ids=str,
+)
+def test_places_and_defaults_do_not_change_the_hash(change):
+    assert fingerprint(parse_config(change)) == fingerprint(Config())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": {"seed": 1}},
+        {"train": {"epochs": 3}},
+        {"model": {"width": 8}},
+        {"method": {"name": "relu"}},
+        {"method": {"lambda_beta": 0.5}},
+        {"data": {"name": "digits", "limit_train": 100}},
+    ],
+    ids=str,
+)
+def test_what_changes_the_weights_changes_the_hash(change):
+    assert fingerprint(parse_config(change)) != fingerprint(Config())
+
+
+def test_a_method_keeps_its_own_coefficient():
+    preset = PRESETS["cpu"]
+    (minimal,) = grid("table-geometry", "cpu", rows=["minimal"], seeds=[0])
+    assert minimal.config.method.lambda_beta == METHODS["minimal"].coefficients["lambda_beta"]
+    (lcnn,) = grid("table-geometry", "cpu", rows=["lcnn"], seeds=[0])
+    expected = preset.coefficients.get("curvature", {}).get("lambda_beta", 1e-4)
+    assert lcnn.config.method.lambda_beta == expected
+
+
+def test_swaps_options_and_overrides():
+    assert {cell.config.data.name for cell in grid("table-geometry", "cpu")} == {"cifar10"}
+    assert {cell.config.data.name for cell in grid("table-geometry", "cpu", data="cifar100")} == {"cifar100"}
+    assert {cell.config.data.name for cell in grid("table-geometry", "paper")} == {"cifar100"}
+    assert {cell.config.model.name for cell in grid("table-geometry-svhn-vgg11")} == {"vgg11"}
+    (cell,) = grid("table-ablations", rows=["lcnn-no-penalty"], seeds=[5], overrides={"train.epochs": 1})
+    assert (cell.seed, cell.config.train.seed, cell.config.train.epochs) == (5, 5, 1)
+    assert (cell.config.method.lambda_beta, cell.config.method.lambda_gamma) == (0.0, 0.0)
+
+
+def test_the_papers_preset_is_the_papers_recipe():
+    for cell in grid("table-geometry", "paper"):
+        train = cell.config.train
+        assert (train.epochs, train.batch_size, train.lr, train.weight_decay) == (200, 128, 0.1, 5e-4)
+        assert cell.config.model.width == 64
+        assert cell.config.data.limit_train is None

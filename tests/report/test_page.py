@@ -1,0 +1,140 @@
+"""The page is whole, safe and self-contained."""
+
+import re
+import struct
+import zlib
+from base64 import b64decode
+from html.parser import HTMLParser
+
+import pytest
+
+from lowcurve.report.page import best, picture, render, write_page
+from lowcurve.report.svg import Axis, line_chart
+from tests.report.example import CURVE, MOONS, SALIENCY, example, records
+
+VOID = {"meta", "link", "input", "img", "br", "hr", "col"}
+
+
+class Reader(HTMLParser):
+    """Checks nesting; gathers ids, references and text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.addresses, self.tags = [], [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [values["href"]] if tag == "a" else []
+        self.addresses += [values[key] for key in ("src", "href", "action", "data") if key in values and tag != "a"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render([example(curves=[CURVE], extra={"moons": MOONS, "saliency": SALIENCY})], records())
+
+
+@pytest.fixture(scope="module")
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def test_every_element_is_closed_and_every_id_is_unique(read):
+    assert read.open == []
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_links_lead_somewhere_on_the_page(read):
+    assert read.links
+    assert all(link[0] == "#" and link[1:] in read.ids for link in read.links)
+
+
+def test_nothing_comes_from_elsewhere(page, read):
+    assert all(address.startswith("data:") for address in read.addresses)
+    assert not re.search(r"(?:url\(|@import|fetch\(|https?://)", page)
+    assert "default-src 'none'" in page
+
+
+def test_text_of_results_is_escaped(page):
+    assert '<script>alert("no")' not in page
+    assert "&lt;angle brackets&gt; &amp; more" in page
+    assert page.count("<script>") == 1
+
+
+def test_the_page_shows_numbers_verdicts_commands_and_versions(page):
+    for text in (
+        "110.00 ± 14.14",
+        "270.89 ± 75.04",
+        "LCNN loses at most 1 % accuracy",
+        "lowcurve reproduce table-geometry --preset digits",
+        "lowcurve train results/digits/recipes/digits-resnet18-lcnn-s0-22222222.toml",
+        "epochs = 10",
+        "torch 2",
+        "Partial",
+        "β after training",
+    ):
+        assert text in page
+
+
+def test_write_page_reads_a_folder(tmp_path):
+    example().save(tmp_path)
+    page = write_page([tmp_path], tmp_path / "out" / "report.html")
+    assert "Model geometry" in page.read_text()
+
+
+def test_best_follows_the_columns_direction():
+    result = example()
+    columns = {column["key"]: column for column in result.columns}
+    assert best(result, columns["curvature"]) == 10.0
+    assert best(result, columns["accuracy"]) == pytest.approx(91.0)
+    assert best(result, columns["curvature_median"]) is None
+
+
+def test_a_picture_is_a_png_with_the_right_pixels():
+    data = b64decode(picture([[0.0, 1.0], [0.5, 0.25]]).partition(",")[2])
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", data[16:24]) == (2, 2)
+    start = data.index(b"IDAT") + 4
+    length = struct.unpack(">I", data[start - 8 : start - 4])[0]
+    rows = zlib.decompress(data[start : start + length])
+    assert len(rows) == 6  # two rows of a filter byte and two gray pixels
+
+
+def test_signed_pictures_are_white_at_zero_red_above_blue_below():
+    from io import BytesIO
+
+    from PIL import Image
+
+    data = b64decode(picture([[0.0, 1.0, -1.0]], signed=True).partition(",")[2])
+    pixels = list(Image.open(BytesIO(data)).convert("RGB").getdata())
+    assert pixels[0] == (255, 255, 255)
+    assert pixels[1][0] > pixels[1][2]
+    assert pixels[2][2] > pixels[2][0]
+
+
+def test_log_axes_are_even_in_decades():
+    axis = Axis([0.001, 0.1], 0, 100, log=True)
+    assert axis(0.01) == pytest.approx(50)
+    assert axis.ticks() == pytest.approx([0.001, 0.01, 0.1])
+    assert axis(0.0) == pytest.approx(0)  # what has no logarithm sits on the edge
+
+
+def test_a_chart_places_its_points():
+    chart = line_chart(CURVE, "name")
+    xs = [float(x) for x in re.findall(r'circle cx="([\d.]+)"', chart)]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
+    assert 'data-tip="LCNN, 0.001: 0.01 (0.005 to 0.02)"' in chart
+    assert "predicted" in chart

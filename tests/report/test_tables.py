@@ -1,0 +1,52 @@
+"""Tables say what the result says, in each form."""
+
+import csv
+import io
+import re
+
+from lowcurve.report.tables import csv_text, latex, markdown, number
+from tests.report.example import example
+
+
+def test_numbers_keep_what_matters():
+    assert number(0.0, None) == "0.00"
+    assert number(-0.12345, None, 3) == "-0.123"
+    assert number(1143.62, 99.38) == "1144 ± 99.38"
+    assert number(1e-5, None, 2) == "1e-05"
+
+
+def test_markdown_has_ours_the_papers_and_the_command():
+    text = markdown(example())
+    table = [line for line in text.splitlines() if line.startswith("| Standard")]
+    assert len(table) == 2  # ours and the paper's
+    assert "110.00 ± 14.14" in table[0]
+    assert table[0].rstrip(" |").endswith("2")  # two runs
+    assert "270.89 ± 75.04" in table[1]
+    assert "CURE" in text.split("The paper's numbers")[1]
+    assert "CURE" not in text.split("The paper's numbers")[0]  # nothing was measured of it
+    assert "lowcurve reproduce table-geometry --preset digits" in text
+    assert "✓ holds" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("| ") and "E C_f" in line}
+    assert len(widths) == 2  # with and without the column that counts runs
+
+
+def test_latex_is_balanced_and_escaped():
+    text = latex(example())
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert r"110.00 $\pm$ 14.14" in text
+    columns = re.search(r"\\begin\{tabular\}\{(l+r+)\}", text).group(1)
+    for line in text.splitlines():
+        if line.endswith(r"\\") and "multicolumn" not in line:
+            assert line.count("&") == len(columns) - 1
+    assert not re.search(r"(?<!\\)%", text)
+    assert not set("βγ∇‖₂±–") & set(text)
+
+
+def test_csv_has_every_seed_with_its_run():
+    rows = list(csv.DictReader(io.StringIO(csv_text(example()))))
+    found = [row for row in rows if row["row"] == "standard" and row["column"] == "curvature"]
+    assert [(row["seed"], float(row["value"])) for row in found] == [("0", 100.0), ("1", 120.0)]
+    assert found[1]["run"] == "digits-resnet18-standard-s1-11111111"
+    assert found[0]["paper_mean"] == "270.89"
+    missing = [row for row in rows if row["row"] == "cure" and row["column"] == "curvature"]
+    assert [(row["seed"], row["value"], row["paper_mean"]) for row in missing] == [("", "", "116.31")]
