@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from lowcurve.layers.spectral import SpectralNorm
 
@@ -23,7 +24,8 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
     for parameter in flags:
         parameter.requires_grad_(False)
     try:
-        yield model
+        with parametrize.cached():  # weights do not change meanwhile: normalize each once
+            yield model
     finally:
         for module, training in modes.items():
             module.training = training
