@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -83,8 +84,7 @@ class Browser:
         return self._call("POST", "/se/log", {"type": kind})
 
     def screenshot(self, path: str) -> None:
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(self._call("GET", "/screenshot")))
+        Path(path).write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
 
     def close(self) -> None:
         try:
