@@ -72,16 +72,15 @@ PRESETS: dict[str, Preset] = {
         training={
             "model.width": 16,
             "data.limit_train": 10_000,
-            "train.epochs": 3,
+            "train.epochs": 10,
             "train.batch_size": 64,
+            "train.evaluate_every": 5,
         },
         seeds=(0, 1),
         samples=Samples(
             geometry=256, stability=96, pgd=500, pgd_steps=10, strong=200, apgd_steps=20, square_queries=300
         ),
         by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
-        # Double backprop of a smooth net by finite differences: the same penalty for less than half the time.
-        by_method={name: {"method.gradient": "finite"} for name in ("lcnn+gradreg", "lcnn+gradreg+adv", "minimal")},
     ),
     "paper": Preset(
         name="paper",
