@@ -44,7 +44,8 @@ function showTip(circle) {
   tip.style.left = `${Math.max(4, Math.min(at.left + 10, innerWidth - box.width - 4))}px`;
   tip.style.top = `${at.top - box.height - 8 < 4 ? at.bottom + 8 : at.top - box.height - 8}px`;
 }
-for (const kind of ["resize", "scroll"]) addEventListener(kind, hideTip, { passive: true });
+addEventListener("resize", hideTip);
+addEventListener("scroll", () => all("circle.at").slice(0, 1).forEach(showTip), { passive: true });
 for (const chart of all("svg.chart")) {
   chart.addEventListener("pointermove", (event) => {
     let nearest = null, least = 24; // pixels
