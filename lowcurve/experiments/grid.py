@@ -87,7 +87,7 @@ def _config(
         for key, value in preset.coefficients.get(term, {}).items():
             if key not in method.coefficients:  # a method's own coefficient is part of what the method is
                 flat[f"method.{key}"] = value
-    flat |= {**preset.by_method.get(row.method, {}), **row.overrides, **overrides}
+    flat |= {**row.overrides, **overrides}
     flat |= {"data.name": data, "model.name": model, "method.name": row.method, "train.seed": seed}
     tree: dict[str, Any] = {"output": output}
     for key, value in flat.items():

@@ -36,7 +36,6 @@ class Preset:
     samples: Samples
     coefficients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     epoch_images: int = 1280  # images per turn when epochs are timed
 
     def setting(self, data: str, model: str) -> Setting:
