@@ -87,7 +87,7 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
     except RuntimeError as error:
         raise UserError(f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}") from error
     if callable(of):
-        return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device)
+        return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device, copy=True)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(
