@@ -146,6 +146,9 @@ def _replace_activations(surgery: _Surgery, origins: dict[nn.Module, str], init_
             surgery.put(module, new, site)
             name = "".join(f"{names[owner]}.{slot}".lstrip(".") for owner, slot in site)
             surgery.replaced.append(Change(name, was, type(new).__name__, rule.note))
+    for module in surgery.model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # its fused inference path would compute the old activation
 
 
 def _normalize_linear_layers(surgery: _Surgery) -> None:

@@ -85,7 +85,7 @@ class Probe(TorchFunctionMode):
         """Run `func` and note who called it with what."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self._stack and isinstance(result, Tensor | tuple | list):
+        if self._stack and next(tensors(result), None) is not None:
             self._note(func, args, kwargs, result)
         return result
 
@@ -160,7 +160,9 @@ def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
     args, kwargs = as_call(example_input)
     watch = Probe()
     kept = frozen_buffers(model) if training else nullcontext()
-    with observing(model), kept, torch.no_grad(), torch.random.fork_rng(devices=[]), _hooks(model, watch), watch:
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    forked = torch.random.fork_rng(devices=list(devices))
+    with observing(model), kept, torch.no_grad(), forked, _hooks(model, watch), watch:
         model.train(training)
         output = model(*args, **kwargs)
     watch.finish(output)

@@ -17,6 +17,7 @@ _WRAPPERS = {
     "DistributedDataParallel": "convert model.module, then wrap the result",
     "DataParallel": "convert model.module, then wrap the result",
     "FullyShardedDataParallel": "convert the model before it is sharded",
+    "FSDPModule": "convert the model before it is sharded",
     "OptimizedModule": "convert first, then call torch.compile on the result (the original is model._orig_mod)",
     "ScriptModule": "convert the Python model, then script the result",
     "RecursiveScriptModule": "convert the Python model, then script the result",

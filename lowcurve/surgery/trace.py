@@ -109,18 +109,16 @@ def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list
 
 
 def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> nn.Module:
-    places = slots(model)
+    """Give the activations of each caller modules, one caller after the other; return the model."""
     for module in callers:
         record = run.records[module]
         if _hold_as_module(module, record, origins):
             continue
-        traced = rewritten(module, record, where(model, module), origins)
-        for owner, slot in places[module]:
-            owner._modules[slot] = traced
-        for children in places.values():  # a traced child may itself own modules that are rewritten later
-            children[:] = [(traced if owner is module else owner, slot) for owner, slot in children]
+        new = rewritten(module, record, where(model, module), origins)
+        for owner, slot in slots(model)[module]:
+            owner._modules[slot] = new
         if module is model:
-            model = traced
+            model = new
     return model
 
 
@@ -136,8 +134,6 @@ def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, 
     made = module_for(function, call.args[1:], call.kwargs)
     origins[made] = spelled(function)
     setattr(module, holders[0], made)
-    if isinstance(module, nn.TransformerEncoderLayer):
-        module.activation_relu_or_gelu = 0  # its fused inference path would not call the module
     return True
 
 

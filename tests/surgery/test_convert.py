@@ -9,7 +9,7 @@ from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBa
 from lowcurve.layers.constants import activation_constants
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.surgery.convert import rescale_statistics
-from tests.surgery.zoo import SMALL, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
+from tests.surgery.zoo import SMALL, TOKENS, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
 
 
 def small_resnet(seed: int = 0) -> nn.Module:
@@ -271,6 +271,49 @@ def test_a_gate_written_with_relu6_stays_a_gate():
     x = torch.linspace(-20, 20, 81)
     assert (low(x) - F.hardswish(x)).abs().max() < 0.5  # and not x² / 6
     assert convert(HardSwish(), VECTOR)[1].replaced[0].was == "F.relu6"
+
+
+def test_the_fused_path_of_an_encoder_layer_is_not_taken():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation=nn.GELU(), batch_first=True).eval()
+    low, _ = convert(layer, TOKENS)
+    by_hand = low.norm2(
+        (h := low.norm1(TOKENS + low.self_attn(TOKENS, TOKENS, TOKENS)[0]))
+        + low.linear2(low.activation(low.linear1(h)))
+    )
+    with torch.no_grad():  # without gradients PyTorch would use its fused kernel, which knows ReLU and GELU only
+        torch.testing.assert_close(low(TOKENS), by_hand)
+
+
+def test_asking_for_a_shape_does_not_hide_the_batch_norm_that_follows():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return self.norm(x).mean((2, 3)) * x.shape[1]
+
+    net = as_if_trained(Net())
+    low, report = convert(net, SMALL, init_gamma=1e6)
+    assert not report.factors()
+    torch.testing.assert_close(low(SMALL), net(SMALL), rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_reader_keeps_the_statistics_as_they_are():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return (self.norm(x) + x).mean((2, 3))
+
+    net = as_if_trained(Net())
+    low, report = convert(net, SMALL)
+    assert list(report.factors()) == ["conv"]
+    assert torch.equal(low.norm.norm.running_var, net.norm.running_var)
 
 
 def test_report_prints_as_a_table():
