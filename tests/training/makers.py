@@ -29,6 +29,11 @@ def small_net() -> nn.Module:
     )
 
 
+def quiet_net() -> nn.Module:
+    """The same without noise."""
+    return nn.Sequential(*(layer for layer in small_net() if not isinstance(layer, nn.Dropout)))  # type: ignore[union-attr]
+
+
 def recipe(folder: Path, **changes: Any) -> Config:
     """Nine steps that use every kind of state: momentum, γ-BN, power iteration, dropout, attacks, augmentation."""
     tree: dict[str, Any] = {

@@ -95,7 +95,11 @@ def test_a_signal_saves_and_exits_cleanly(tmp_path: Path, undisturbed: Run, numb
 def damage(path: Path, how: str) -> None:
     data = path.read_bytes()
     middle = len(data) // 2
-    changed = {"cut": data[:middle], "flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :], "empty": b""}
+    changed = {
+        "cut": data[:middle],
+        "flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "empty": b"",
+    }
     path.write_bytes(changed[how])
 
 

@@ -36,7 +36,14 @@ def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...],
 
     buffers = {name: value.clone() for name, value in net.named_buffers()}
     x = x.clone().requires_grad_()
-    total = F.cross_entropy(net(x), y)
+    logits = net(x)
+    if "certified" in terms:  # CE(κ z / ‖∇m‖), m = z_y − max over the others, sample by sample
+        margins = torch.stack(
+            [row[k] - max(row[c] for c in range(3) if c != k) for row, k in zip(logits, y, strict=True)]
+        )
+        slopes = torch.autograd.grad(margins.sum(), x, create_graph=True)[0]
+        logits = torch.stack([c.sharpness * z / s.square().sum().sqrt() for z, s in zip(logits, slopes, strict=True)])
+    total = F.cross_entropy(logits, y)
     if "curvature" in terms:
         for module in net.modules():
             if isinstance(module, lc.CenteredSoftplus):
