@@ -33,6 +33,7 @@ class Coefficients(BaseModel):
     difference_step: float = Field(default=3e-4, gt=0, description="step of finite differences, in pixels")
     lambda_cure: float = Field(default=4e-3, ge=0, description="weight of CURE's E‖∇ℓ(x+z) − ∇ℓ(x)‖²")
     cure_step: float = Field(default=0.5, gt=0, description="length h of CURE's z, in pixels")
+    sharpness: float = Field(default=6.0, gt=0, description="certified: 1/radius that counts as safe, per pixel")
     adversarial_eps: float = Field(default=0.1, gt=0, description="ℓ₂ radius of adversarial training")
     adversarial_steps: int = Field(default=3, ge=1, description="PGD steps of adversarial training")
     adversarial_mode: Literal["eval", "train"] = Field(default="eval", description="mode that PGD attacks")
@@ -82,6 +83,13 @@ METHODS: dict[str, Method] = {
         activation="learned",
         terms=("curvature", "gradient"),
         coefficients=MappingProxyType({"lambda_beta": 1e-2}),
+    ),
+    "certified": Method(
+        "Certified",
+        activation="learned",
+        spectral=True,
+        terms=("curvature", "certified"),
+        coefficients=MappingProxyType({"init_beta": 0.1, "lambda_beta": 0.1}),
     ),
 }
 

@@ -38,18 +38,12 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     0.707
     """
     if len(x) != len(y) or y.ndim != 1 or not len(y):
-        raise UserError(
-            f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}"
-        )
+        raise UserError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
     net = network(model, tuple(x.shape[1:]))
     if not 0 <= int(y.min()) <= int(y.max()) < net.num_outputs or net.num_outputs < 2:
-        raise UserError(
-            f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}"
-        )
+        raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
     everywhere = net.reaches()
-    parts = [
-        _certify_batch(model, net, everywhere, *pair, local=local) for pair in _batches(net, everywhere, x, y)
-    ]
+    parts = [_certify_batch(model, net, everywhere, *pair, local=local) for pair in _batches(net, everywhere, x, y)]
     joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Certificate(
         radius=joined.pop("radius"),
@@ -76,10 +70,7 @@ def combined_radius(margin: Tensor, gradient: Tensor, hessian: Tensor, lipschitz
     until = torch.where(smooth, torch.where(k > 0, until, torch.inf), 0.0)
     quadratic = 2 * margin / (gradient + (gradient.square() + 2 * k * margin).sqrt())
     reached = torch.where(until.isfinite(), until, 0.0)
-    beyond = (
-        reached
-        + (margin - gradient * reached - torch.where(smooth, k, 0.0) * reached.square() / 2) / lipschitz
-    )
+    beyond = reached + (margin - gradient * reached - torch.where(smooth, k, 0.0) * reached.square() / 2) / lipschitz
     radius = torch.where(smooth & (quadratic <= until), quadratic, beyond)
     return torch.where(margin > 0, radius, 0.0)
 

@@ -61,9 +61,7 @@ def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
         ]
     gradients, *slopes = (torch.stack(parts, dim=1) for parts in zip(*rows, strict=True))
     values = [value.detach() for value in values]
-    return Expansion(
-        values, margins.detach(), gradients.flatten(2).norm(dim=2), tuple(slopes), positions, smooth=True
-    )
+    return Expansion(values, margins.detach(), gradients.flatten(2).norm(dim=2), tuple(slopes), positions, smooth=True)
 
 
 def curvature(net: Network, expansion: Expansion, reaches: list[Reach], ball: Ball | None = None) -> Tensor:
@@ -78,9 +76,7 @@ def curvature(net: Network, expansion: Expansion, reaches: list[Reach], ball: Ba
         else:
             _, bend = step.within(reach, center, ball)
         weight = (loss * bend.unsqueeze(1)).flatten(2)  # (N, C, n)
-        total += knapsack(
-            weight, reach.rows.flatten(1).square().unsqueeze(1), reach.lipschitz.square().view(-1, 1, 1)
-        )
+        total += knapsack(weight, reach.rows.flatten(1).square().unsqueeze(1), reach.lipschitz.square().view(-1, 1, 1))
     return total
 
 
@@ -108,6 +104,4 @@ def _layers(
 
 
 def _kinked(step: object) -> bool:
-    return isinstance(step, MaxPool) or (
-        isinstance(step, Activation) and step.constants.curvature == torch.inf
-    )
+    return isinstance(step, MaxPool) or (isinstance(step, Activation) and step.constants.curvature == torch.inf)

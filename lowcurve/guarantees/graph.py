@@ -123,6 +123,8 @@ class _Tracer(fx.Tracer):
 def network(model: nn.Module, input_size: Shape) -> Network:
     """Trace `model` in eval mode on samples of shape `input_size` and return its steps; weights are copied."""
     with observing(model):
+        if _Tracer().is_leaf_module(model, ""):
+            model = nn.Sequential(model)  # a single layer has no graph of its own
         graph, modules = _traced(model, input_size), dict(model.named_modules())
         nodes: list[Node] = []
         position: dict[fx.Node, int] = {}
@@ -163,13 +165,13 @@ def _finished(output: fx.Node, nodes: list[Node], position: dict[fx.Node, int], 
     return Network(tuple(nodes), tuple(input_size), shape[1])
 
 
-def _append(
-    node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], position: dict[fx.Node, int]
-) -> None:
+def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], position: dict[fx.Node, int]) -> None:
     """Add the step of one fx node, or fold it into the layer before."""
     inputs = [argument for argument in node.all_input_nodes if "tensor_meta" in argument.meta]
     if inputs and _shape(node)[0] != 2:
         raise _refused(node, modules, "mixes the samples of a batch", "keep dimension 0 for the batch")
+    if any(argument.op == "get_attr" for argument in inputs):
+        raise _refused(node, modules, "uses a tensor of its own", "write it as a layer of torch.nn or lowcurve")
     places = tuple(position[argument] for argument in inputs)
     step = _step(node, inputs, modules)
     before = nodes[places[0] - 1] if len(places) == 1 and places[0] else None
@@ -289,9 +291,7 @@ def _largest_entry(module: Any, size: Shape, output: Shape) -> float:
 def _overlap(module: Any, dims: int) -> int:
     """Count the windows of a max-pooling that can contain one input."""
     kernel, stride, dilation = (_tuple(v, dims) for v in (module.kernel_size, module.stride, module.dilation))
-    return math.prod(
-        k if d > 1 else math.ceil(k / s) for k, s, d in zip(kernel, stride, dilation, strict=True)
-    )
+    return math.prod(k if d > 1 else math.ceil(k / s) for k, s, d in zip(kernel, stride, dilation, strict=True))
 
 
 def _tuple(value: int | Shape, dims: int) -> Shape:

@@ -89,9 +89,7 @@ def fourier_bound(linear_map: LinearMap, weight: Tensor) -> float:
         return _circular_bound(linear_map, weight)
     grid = tuple(
         s * math.ceil((n + max(padding)) / s)
-        for n, s, padding in zip(
-            linear_map.input_shape[1:], linear_map.stride, linear_map.padding, strict=True
-        )
+        for n, s, padding in zip(linear_map.input_shape[1:], linear_map.stride, linear_map.padding, strict=True)
     )
     return _symbol_norm(linear_map, weight, grid, linear_map.stride)
 
@@ -101,16 +99,11 @@ def _circular_bound(linear_map: LinearMap, weight: Tensor) -> float:
     size, output, stride = linear_map.input_shape[1:], linear_map.output_shape[1:], linear_map.stride
     if all(n == s * m for n, s, m in zip(size, stride, output, strict=True)):
         return _symbol_norm(linear_map, weight, size, stride)
-    repeats = [
-        int(torch.bincount(torch.arange(m) * s % n).max())
-        for n, s, m in zip(size, stride, output, strict=True)
-    ]
+    repeats = [int(torch.bincount(torch.arange(m) * s % n).max()) for n, s, m in zip(size, stride, output, strict=True)]
     return math.prod(repeats) ** 0.5 * _symbol_norm(linear_map, weight, size, (1,) * len(size))
 
 
-def _symbol_norm(
-    linear_map: LinearMap, weight: Tensor, grid: tuple[int, ...], stride: tuple[int, ...]
-) -> float:
+def _symbol_norm(linear_map: LinearMap, weight: Tensor, grid: tuple[int, ...], stride: tuple[int, ...]) -> float:
     """Return s^{-1/2} max_ξ ‖[Ŵ(ξ + aliases)]‖₂ of the circular convolution on `grid`, the largest over groups."""
     dims = len(grid)
     kernel = weight.view(linear_map.groups, -1, *weight.shape[1:])  # (groups, out/groups, in/groups, *kernel)
