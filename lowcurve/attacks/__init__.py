@@ -14,8 +14,8 @@ from torch.nn.utils import parametrize
 
 from lowcurve.attacks import losses, verify
 from lowcurve.attacks.apgd import apgd_targeted
-from lowcurve.attacks.pgd import fgsm, pgd
-from lowcurve.attacks.square import square
+from lowcurve.attacks.pgd import fgsm, projected_gradient
+from lowcurve.attacks.square import random_squares
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.modes import observing
 from lowcurve.types import AttackResult
@@ -32,11 +32,11 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {
-    "pgd": Attack(pgd, 40, True, "PGD on the cross-entropy"),
-    "pgd-margin": Attack(partial(pgd, loss=losses.margin), 40, True, "PGD on the margin"),
+    "pgd": Attack(projected_gradient, 40, True, "PGD on the cross-entropy"),
+    "pgd-margin": Attack(partial(projected_gradient, loss=losses.margin), 40, True, "PGD on the margin"),
     "fgsm": Attack(fgsm, 1, True, "one gradient step"),
     "apgd-t": Attack(apgd_targeted, 100, True, "Auto-PGD, targeted DLR loss, up to 9 targets"),
-    "square": Attack(square, 5000, False, "Square, random search"),
+    "square": Attack(random_squares, 5000, False, "Square, random search"),
 }
 
 

@@ -18,16 +18,21 @@ def distance(point: Tensor, x: Tensor, norm: float) -> Tensor:
     return torch.linalg.vector_norm((point - x).flatten(1), norm, dim=1)
 
 
-def direction(gradient: Tensor, norm: float) -> Tensor:
-    """Return the unit step that gains most along `gradient`: g/‖g‖₂, or sign(g) for ℓ∞; 0 where g = 0.
-
-    The gradient is first divided by its largest entry, so that squares neither underflow nor overflow.
-    """
-    if norm == math.inf:
-        return gradient.sign()
-    tiny = torch.finfo(gradient.dtype).tiny
-    scaled = gradient / column(gradient.flatten(1).abs().amax(1).clamp_min(tiny), gradient)
+def unit(vector: Tensor) -> Tensor:
+    """Return v/‖v‖₂ per sample, 0 where v = 0; the largest entry is divided out first, so no square underflows."""
+    tiny = torch.finfo(vector.dtype).tiny
+    scaled = vector / column(vector.flatten(1).abs().amax(1).clamp_min(tiny), vector)
     return scaled / column(torch.linalg.vector_norm(scaled.flatten(1), dim=1).clamp_min(tiny), scaled)
+
+
+def direction(gradient: Tensor, point: Tensor, norm: float) -> Tensor:
+    """Return the unit step from `point` that gains most along `gradient` g: g/‖g‖₂, or sign(g) for ℓ∞.
+
+    Entries that would leave the box [0, 1] are zero: clipping would waste their share of the step.
+    """
+    blocked = ((point <= 0) & (gradient < 0)) | ((point >= 1) & (gradient > 0))
+    gradient = gradient.masked_fill(blocked, 0)
+    return gradient.sign() if norm == math.inf else unit(gradient)
 
 
 def project(point: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:
@@ -50,5 +55,5 @@ def random_start(key: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:
     noise = 2 * streams.uniform(key, size) - 1 if norm == math.inf else streams.normal(key, size)
     noise = noise.view(x.shape)
     if norm == 2:
-        noise = direction(noise, norm)
+        noise = unit(noise)
     return project(x + column(eps, x) * noise.to(x.dtype), x, eps, norm)

@@ -13,7 +13,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 _OVERSHOOT = 2.5  # the steps together are this many radii long, so that the sphere is reached from any start
 
 
-def pgd(
+def projected_gradient(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -68,5 +68,5 @@ def _climb(
         if step == steps or not len(x):
             break
         stride = ball.column(rate * eps, x)
-        point = ball.project(point + stride * ball.direction(gradient, norm), x, eps, norm)
+        point = ball.project(point + stride * ball.direction(gradient, point, norm), x, eps, norm)
     return hunt.found, hunt.points

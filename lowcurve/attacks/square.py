@@ -5,6 +5,7 @@ a flat vector as 1 × 1 × d. Where a square does not fit, the patch is a rectan
 """
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,10 @@ from lowcurve.attacks.losses import margin
 from lowcurve.attacks.trials import Hunt, sweep
 
 _SHARE = 0.8  # share of the image that the first patches cover
-_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries after which that share is halved
+_HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)  # parts of the search after which it is halved
 
 
-def square(
+def random_squares(
     model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
 ) -> Tensor:
     """Try `steps` random patches per sample, `restarts` times, and keep those that shrink the margin."""
@@ -57,7 +58,7 @@ def _search(
             x, y, eps, key, point, best = hunt.keep(~broken, x, y, eps, key, point, best)
         if step == steps or not len(x):
             break
-        candidate = propose(point, x, eps, streams.fold(key, step), _patch(x.shape, step, norm))
+        candidate = propose(point, x, eps, streams.fold(key, step), _patch(x.shape, step / steps, norm))
     return hunt.found, hunt.points
 
 
@@ -71,14 +72,14 @@ def _image_shape(shape: torch.Size) -> tuple[int, int, int]:
     return channels, math.prod(shape[1:-1]), shape[-1]
 
 
-def _patch(shape: torch.Size, step: int, norm: float) -> tuple[int, int]:
-    """Return the height and width of the patch at `step`: √(share · area), odd and at least 3 for ℓ₂.
+def _patch(shape: torch.Size, progress: float, norm: float) -> tuple[int, int]:
+    """Return the height and width of the patch after a part of the search: √(share · area); odd, ≥ 3 for ℓ₂.
 
     >>> _patch(torch.Size([1, 3, 32, 32]), 0, math.inf), _patch(torch.Size([1, 1, 1, 64]), 0, math.inf)
     ((29, 29), (1, 51))
     """
     height, width = shape[-2:]
-    area = _SHARE * 0.5 ** sum(step > limit for limit in _HALVINGS) * height * width
+    area = _SHARE * 0.5 ** sum(progress > part for part in _HALVINGS) * height * width
     side = max(round(math.sqrt(area)), 1)
     if norm == 2:
         side = max(side, 3) + (max(side, 3) + 1) % 2
@@ -115,28 +116,28 @@ def _shift(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, 
 
 
 def _bump(height: int, width: int) -> Tensor:
-    """Return a pyramid around the middle: at Chebyshev distance r from it, Σ_{k≥r} 1/(k+1)²."""
+    """Return a pyramid of unit norm: at Chebyshev distance r from the middle it is ∝ Σ_{k≥r} 1/(k+1)²."""
     row = (torch.arange(height) - height // 2).abs()
     column = (torch.arange(width) - width // 2).abs()
     terms = 1 / torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64) ** 2
     tails = terms.flip(0).cumsum(0).flip(0)
-    return tails[torch.maximum(row[:, None], column)]
+    bump = tails[torch.maximum(row[:, None], column)]
+    return bump / torch.linalg.vector_norm(bump)
 
 
-def _dipoles(size: tuple[int, int], x: Tensor) -> Tensor:
-    """Return two patterns of unit norm, (2, height, width): a bump above its negative, and one beside it."""
+def _dipole(height: int, width: int) -> Tensor:
+    """Return a bump above its negative, of unit norm; beside it where there is one row, alone in one pixel."""
+    if height == 1:
+        return _dipole(width, 1).T if width > 1 else torch.ones(1, 1, dtype=torch.float64)
+    upper = height // 2
+    return torch.cat([_bump(upper, width), -_bump(height - upper, width)]) / math.sqrt(2)
+
+
+@cache
+def _dipoles(size: tuple[int, int]) -> Tensor:
+    """Return the two patterns of a patch, (2, height, width): the bumps one above the other, and side by side."""
     height, width = size
-    patterns = []
-    for axis in (0, 1):
-        if (height, width)[axis] < 2:
-            axis = 1 - axis
-        first, second = (height // 2, width) if axis == 0 else (height, width // 2), None
-        second = (height - first[0], width) if axis == 0 else (height, width - first[1])
-        halves = [half for half in (first, second) if min(half) > 0]
-        bumps = [(_bump(*half) / torch.linalg.vector_norm(_bump(*half))) for half in halves]
-        pattern = torch.cat([bumps[0], *(-bump for bump in bumps[1:])], dim=axis)
-        patterns.append(pattern / torch.linalg.vector_norm(pattern))
-    return torch.stack(patterns).to(x)
+    return torch.stack([_dipole(height, width), _dipole(width, height).T])
 
 
 def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
@@ -147,8 +148,8 @@ def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
     rows, columns = -(-height // size[0]), -(-width // size[1])
     sign = streams.signs(key, channels * rows * columns).to(x.dtype).view(count, channels, rows, columns)
     sign = sign.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :height, :width]
-    pattern = _dipoles(size, x)[0].repeat(rows, columns)[:height, :width]
-    delta = ball.direction(sign * pattern, 2)
+    pattern = _dipoles(size)[0].to(x).repeat(rows, columns)[:height, :width]
+    delta = ball.unit(sign * pattern)
     return (x + ball.column(eps, x) * delta).clamp(0, 1)
 
 
@@ -158,13 +159,14 @@ def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, i
     delta = point - x
     target, row, column = _window(draws[:, :2], x, size)
     source, _, _ = _window(draws[:, 2:4], x, size)
-    pattern = _dipoles(size, x)[(draws[:, 4] < 0.5).long()[:, None, None], row, column][:, None]
+    which = (draws[:, 4] < 0.5).long()[:, None, None]
+    pattern = _dipoles(size).to(x)[which, row, column][:, None]
     sign = streams.signs(streams.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
     fresh = (sign * pattern + _unit(delta * target)) * target
     spare = (eps**2 - (delta**2).flatten(1).sum(1)).clamp_min(0)[:, None, None, None] / x.shape[1]
     mass = (spare + (delta * (target | source)).square().sum((2, 3), keepdim=True)).sqrt()
     moved = torch.where(target, _unit(fresh) * mass, delta * ~source)
-    return (x + ball.column(eps, x) * ball.direction(moved, 2)).clamp(0, 1)
+    return (x + ball.column(eps, x) * ball.unit(moved)).clamp(0, 1)
 
 
 def _unit(delta: Tensor) -> Tensor:
