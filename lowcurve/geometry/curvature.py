@@ -75,7 +75,7 @@ def _of_chunk(hessian: Hessian, tol: float, max_iterations: int, method: str, se
         start = F.normalize(hessian.gradient.nan_to_num(0, 0, 0), dim=1) + F.normalize(direction, dim=0)
         found = lanczos(hessian, start, tol=tol, max_iterations=max_iterations)
     value, residual = found.value.to(slope), found.residual.to(slope)
-    scale = hessian.log_scale.exp()
+    scale = hessian.log_scale.exp().to(slope)
     fields = [scale * slope, scale * value, value / (slope + EPSILON), scale * residual]
     broken = ~torch.isfinite(slope + value)
     iterations = found.iterations.to(slope.device).masked_fill(broken, 0)

@@ -40,18 +40,21 @@ def scalar_function(of: Of) -> ScalarFunction:
 def local_model(of: Of) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     r"""Return (outputs, y) -> (q, log s) such that s·q has the gradient and Hessian of f at the given point.
 
+    Both have shape (N,); log s is in float64.
+
     For the loss ℓ = softplus(m), with p = p_y the label's probability, ∇ℓ = (1 − p) ∇m and
     ∇²ℓ = (1 − p) (p ∇m ∇mᵀ + ∇²m). So q = m + p (m − m₀)²/2 with p and m₀ = m held constant, and s = 1 − p:
     the derivatives of q keep their size where the loss and its own derivatives underflow. Else q = f, s = 1.
     """
     function = scalar_function(of)
     if of != "loss":
-        return lambda outputs, y: (values := function(outputs, y), torch.zeros_like(values))
+        return lambda outputs, y: (values := function(outputs, y), torch.zeros_like(values, dtype=torch.float64))
 
     def local_loss(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         m = log_odds_against(outputs, y)
         fixed = m.detach()
-        return m + torch.sigmoid(-fixed) * (m - fixed).square() / 2, F.logsigmoid(fixed)
+        log_scale = F.logsigmoid(log_odds_against(outputs.detach().double(), y))
+        return m + torch.sigmoid(-fixed) * (m - fixed).square() / 2, log_scale
 
     return local_loss
 

@@ -12,6 +12,7 @@ from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, evaluate, scalar_function
 from lowcurve.geometry.hvp import Hessian, chunks, gradients
 from lowcurve.modes import generator, observing
+from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
 
 RADII = tuple(10 ** (-3 + step / 4) for step in range(9))  # 1e-3 .. 1e-1, the paper's range
 DIRECTIONS = ("random", "adversarial")
@@ -147,14 +148,19 @@ class _Center:
         return error.abs().to(self._size) / self._size, uphill
 
     def _change(self, gradient: Tensor, log_scale: Tensor) -> Tensor:
-        return torch.exp(log_scale - self._log_scale)[:, None] * gradient - self._gradient
+        growth = torch.exp(log_scale - self._log_scale).to(gradient)
+        return growth[:, None] * gradient - self._gradient
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        """Return f / s; in float64 from the outputs on, which neither cancels nor underflows."""
+        """Return f / s at `x` in float64; a loss goes through its logarithm, which cannot underflow."""
         with torch.no_grad():
             outputs = evaluate(self._model, x)
-            values = scalar_function(self._of)(outputs if callable(self._of) else outputs.double(), self._y)
-            return values.double() * torch.exp(-self._log_scale.double())
+            if self._of != "loss":
+                return scalar_function(self._of)(outputs, self._y).double()
+            outputs = outputs.double()
+            m = log_odds_against(outputs, self._y)
+            log_loss = torch.where(m < -40, m, cross_entropy_per_sample(outputs, self._y).log())
+            return torch.exp(log_loss - self._log_scale)
 
 
 # What is measured: (center, ε (n, d), whether to climb) -> values (n,) and an ascent direction (n, d).
