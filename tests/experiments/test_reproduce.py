@@ -1,0 +1,145 @@
+"""An experiment runs from nothing to a table, once; what is missing is done, what is there is used."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from lowcurve.cli import app
+from lowcurve.errors import UserError
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.executor import open_pool, perform, slurm_pool
+from lowcurve.experiments.experiment import rows
+from lowcurve.experiments.presets import Preset, Samples
+from lowcurve.experiments.reproduce import Request, collect, parse_pairs, request, reproduce_all, run_grid
+from lowcurve.experiments.results import load_results, load_runs
+from lowcurve.report.write import write_result
+from lowcurve.training.config import read_config
+from lowcurve.training.runs import Run
+
+TINY = Preset(
+    name="tiny",
+    about="for tests",
+    swaps={},
+    training={"model.width": 8, "data.limit_train": 64, "data.limit_test": 32, "train.epochs": 2, "train.batch_size": 16},
+    seeds=(0,),
+    samples=Samples(geometry=8, stability=4, pgd=8, pgd_steps=2, strong=4, apgd_steps=2, square_queries=3),
+)
+TABLE = replace(EXPERIMENTS["table-geometry"], data="digits", model="mlp", rows=rows("standard", "lcnn"))
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return Request(TABLE, TINY, tmp_path / "runs", tmp_path / "results", jobs=2)
+
+
+def state(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and "recipes" not in path.parts}
+
+
+def test_a_table_from_nothing_and_nothing_twice(asked):
+    lines = []
+    assert run_grid(replace(asked, rows=("standard",)), lines.append) == {}
+    partial = collect(asked)
+    assert not partial.complete
+    assert [bool(row["cells"]) for row in partial.rows] == [True, False]
+
+    failures = {}
+    (result,) = reproduce_all([asked], lines.append, failures)
+    assert failures == {}
+    assert result.complete
+    assert [line.split()[0] for line in lines] == ["table-geometry:", "done", "table-geometry:", "done"]
+    assert load_results(asked.results) == {asked.results / "tiny" / "table-geometry.json": result}
+
+    before = state(asked.output)
+    assert run_grid(asked, lines.append) == {}
+    assert state(asked.output) == before
+    assert len(lines) == 4  # nothing was to do
+
+    _check_against_the_library(asked, result)
+    _check_the_record(asked, result)
+    assert {path.suffix for path in write_result(result, asked.results / "tiny")} == {".md", ".tex", ".csv"}
+
+
+def _check_against_the_library(asked, result):
+    """The table's curvature is what the library measures of the run's own model on the same samples."""
+    from lowcurve.data import load_dataset
+    from lowcurve.geometry.curvature import curvature
+    from lowcurve.training.runs import load
+
+    row = result.rows[1]
+    x, y = load_dataset("digits").subset(64, 32).test.subset(8, seed=0).batch(slice(None))
+    found = curvature(load(asked.output / row["runs"][0]), x, y)
+    assert row["cells"]["curvature"]["mean"] == pytest.approx(found.curvature.mean().item(), rel=1e-4)
+    assert row["cells"]["accuracy"]["mean"] == pytest.approx(100 * Run(asked.output / row["runs"][0]).summary["accuracy"])
+
+
+def _check_the_record(asked, result):
+    """The recipe beside the table is the run's, without paths of this machine."""
+    name = result.rows[1]["runs"][0]
+    record = load_runs(asked.results)[name]
+    path = asked.results / "tiny" / "recipes" / f"{name}.toml"
+    assert record["command"] == f"lowcurve train {path.as_posix()}"
+    again, run = read_config(path), Run(asked.output / name)
+    assert again.model_copy(update={"output": run.config.output}) == run.config
+    assert str(asked.output) not in path.read_text()
+    assert set(record["beta"]) == set(run.summary["beta"])
+    assert len(record["epochs"]) == 2
+
+
+def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
+    """One worker finds no data; the other row, already trained, is still in the table."""
+    broken = replace(asked, rows=("lcnn",), data="cifar10", data_dir=tmp_path)
+    lines = []
+    failures = run_grid(broken, lines.append)
+    assert len(failures) == 1
+    assert "cifar10" in next(iter(failures.values())).lower().replace("-", "")
+    assert lines[-1].startswith("failed")
+
+
+def test_slurm_jobs_run_the_same_task(asked):
+    pytest.importorskip("submitit")
+    (cell,) = replace(asked, rows=("standard",)).grid()
+    with slurm_pool(1, asked.output, {"partition": "any", "cpus_per_task": 1}, cluster="debug") as submit:
+        submit(perform, cell, ("geometry",), TINY.samples).result()
+    assert cell.trained
+    record = json.loads((cell.folder / "experiments" / "geometry.json").read_text())
+    assert record["settings"]["samples"] == 8
+    assert record["values"]["curvature"] > 0
+
+
+def test_names_are_checked_before_anything_runs():
+    for arguments, message in (
+        (("table-geometri", "digits"), "did you mean 'table-geometry'"),
+        (("table-geometry", "digit"), "did you mean 'digits'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            request(*arguments)
+    with pytest.raises(UserError, match="did you mean 'lcnn'"):
+        request("table-geometry", "digits", rows=("lccn",))
+    with pytest.raises(UserError, match="did you mean 'local'"):
+        open_pool("locale", 1, None, {})
+    with pytest.raises(UserError, match="key=value"):
+        parse_pairs(["epochs"])
+
+
+def test_the_command_names_what_differs():
+    asked = request("table-geometry", "cpu", data="cifar100", overrides={"train.epochs": 3})
+    assert asked.command == "lowcurve reproduce table-geometry --preset cpu --data cifar100 --set train.epochs=3"
+    assert asked.name == "table-geometry-cifar100"
+
+
+def test_the_list_names_every_experiment():
+    shown = CliRunner().invoke(app, ["reproduce", "list"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert all(name in shown.output for name in EXPERIMENTS)
+
+
+def test_show_prints_an_empty_table_and_runs_nothing(tmp_path):
+    arguments = ["reproduce", "table-ablations", "--show", "--output", str(tmp_path / "runs")]
+    shown = CliRunner().invoke(app, [*arguments, "--results", str(tmp_path / "results")], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert "no runs yet" in shown.output
+    assert "358.86" in shown.output  # the paper's
+    assert not (tmp_path / "runs").exists()
