@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from lowcurve.attacks import losses, verify
 from lowcurve.attacks.apgd import apgd_targeted
@@ -74,7 +73,7 @@ def attack(
     norm, radii = verify.check_norm(norm), verify.radii_per_sample(eps, x)
     steps = ATTACKS[name].steps if steps is None else steps
     x = x.detach()
-    with observing(model), parametrize.cached():
+    with observing(model):
         with torch.no_grad():
             logits = model(x)
         verify.check_logits(logits, y)

@@ -1,7 +1,7 @@
 """How much accuracy is left over a whole data set, attack by attack and radius by radius?"""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,93 +34,91 @@ def evaluate(
 ) -> Evaluation:
     """Attack every sample of `split` with every attack at every radius, each independently of the others.
 
-    `steps` overrides the default budget by attack, such as {"square": 1000}. With a `folder`, each row is on disk
-    as soon as its batch is done; the same call again, after a kill or with further attacks or radii, computes what
-    is missing, and gives what an uninterrupted run would have given. Another model, split, norm, seed or number of
-    restarts needs another folder.
+    `steps` overrides the default budget by attack, such as {"square": 1000}. With a `folder`, each row is on
+    disk as soon as its batch is done; the same call again, after a kill or with further attacks or radii,
+    computes what is missing and gives what an uninterrupted run would have given. Another model, split, norm,
+    seed or number of restarts needs another folder.
     """
-    norm = verify.check_norm(norm)
-    budgets = {name: (steps or {}).get(name, _entry(name)) for name in attacks}
     if not attacks or not radii or batch_size < 1:
-        raise UserError("expected at least one attack, one radius and a batch size of 1")
-    storage = None
-    if folder is not None:
-        settings = {
-            "model": model_fingerprint(model),
-            "data": fingerprint(split.images, split.labels),
-            "norm": str(norm),
-            "restarts": restarts,
-            "seed": seed,
-        }
-        storage = Storage(folder, settings)
+        raise UserError(
+            "expected at least one attack, at least one radius and a batch size from 1 on, "
+            f"got attacks {list(attacks)}, radii {list(radii)} and {batch_size}"
+        )
+    job = _Job(model, split, _budgets(attacks, steps or {}), verify.check_norm(norm), restarts, seed)
+    storage = Storage(folder, job.settings()) if folder else None
     rows = storage.read() if storage else []
     done = {(row.attack, row.steps, row.eps, row.sample) for row in rows}
-    jobs = [
-        (name, float(eps), torch.arange(start, min(start + batch_size, len(split))))
-        for start in range(0, len(split), batch_size)
-        for name in attacks
-        for eps in radii
-    ]
-    for name, eps, batch in track(jobs, "attacking"):
-        missing = [i for i in batch.tolist() if (name, budgets[name], eps, i) not in done]
+    batches = torch.arange(len(split)).split(batch_size)
+    parts = [(name, float(eps), batch) for batch in batches for name in attacks for eps in radii]
+    for name, eps, batch in track(parts, "attacking"):
+        missing = [i for i in batch.tolist() if (name, job.budgets[name], eps, i) not in done]
         if missing:
-            new = list(_attack_batch(model, split, missing, name, eps, norm, budgets[name], restarts, seed))
+            new = job.rows(name, eps, missing)
             rows += new
             if storage:
                 storage.append(new)
-    return _conclude(model, split, rows, budgets, radii, norm, storage)
-
-
-def _entry(name: str) -> int:
-    if name not in ATTACKS:
-        raise unknown_name("attack", name, ATTACKS)
-    return ATTACKS[name].steps
-
-
-def _batch(model: nn.Module, split: Split, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-    device = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
-    x, y = split.batch(torch.as_tensor(indices))
-    return x.to(device), y.to(device)
-
-
-def _attack_batch(
-    model: nn.Module,
-    split: Split,
-    indices: Sequence[int],
-    name: str,
-    eps: float,
-    norm: float,
-    steps: int,
-    restarts: int,
-    seed: int,
-) -> Iterator[Row]:
-    """Attack some samples of the split and yield a row for each."""
-    x, y = _batch(model, split, indices)
-    result = attack(model, x, y, name, eps=eps, norm=norm, steps=steps, restarts=restarts, seed=seed)
-    with observing(model), torch.no_grad():
-        clean, predicted = model(x).argmax(1), model(result.adversarial).argmax(1)
-    away = ball.distance(result.adversarial, x, norm)
-    columns = (y, clean, result.success, predicted, away)
-    for index, label, before, success, after, far in zip(indices, *(c.tolist() for c in columns), strict=True):
-        yield Row(index, label, before, name, steps, eps, success, after, far)
-
-
-def _conclude(
-    model: nn.Module,
-    split: Split,
-    rows: list[Row],
-    budgets: Mapping[str, int],
-    radii: Sequence[float],
-    norm: float,
-    storage: Storage | None,
-) -> Evaluation:
-    """Put the rows that were asked for in order, raise the flags and write the summary."""
-    order = {name: place for place, name in enumerate(budgets)}
-    wanted = [row for row in rows if budgets.get(row.attack) == row.steps and row.eps in radii]
-    wanted.sort(key=lambda row: (order[row.attack], row.eps, row.sample))
-    evaluation = Evaluation(tuple(wanted), norm)
-    x, y = _batch(model, split, range(min(PROBE, len(split))))
-    evaluation = replace(evaluation, flags=(*flags.probe(model, x, y), *flags.compare(evaluation)))
+    evaluation = job.conclude(rows, radii)
     if storage:
         storage.finish(evaluation)
     return evaluation
+
+
+def _budgets(attacks: Sequence[str], steps: Mapping[str, int]) -> dict[str, int]:
+    """Return the steps of every attack asked for: its own or those of `steps`."""
+    for name in (*attacks, *steps):
+        if name not in ATTACKS:
+            raise unknown_name("attack", name, ATTACKS)
+    return {name: steps.get(name, ATTACKS[name].steps) for name in attacks}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is attacked and how; everything here but the budgets is the same for all rows of a folder."""
+
+    model: nn.Module
+    split: Split
+    budgets: dict[str, int]
+    norm: float
+    restarts: int
+    seed: int
+
+    def settings(self) -> dict[str, str | int]:
+        """Return what a folder's rows depend on, for comparison when it is found again."""
+        return {
+            "model": model_fingerprint(self.model),
+            "data": fingerprint(self.split.images, self.split.labels),
+            "norm": str(self.norm),
+            "restarts": self.restarts,
+            "seed": self.seed,
+        }
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return samples and labels on the model's device."""
+        device = next((tensor.device for tensor in self.model.state_dict().values()), torch.device("cpu"))
+        x, y = self.split.batch(torch.as_tensor(indices))
+        return x.to(device), y.to(device)
+
+    def rows(self, name: str, eps: float, indices: Sequence[int]) -> list[Row]:
+        """Attack some samples of the split and return a row for each."""
+        x, y = self.batch(indices)
+        result = attack(
+            self.model, x, y, name, eps=eps, norm=self.norm,
+            steps=self.budgets[name], restarts=self.restarts, seed=self.seed,
+        )  # fmt: skip
+        with observing(self.model), torch.no_grad():
+            clean, predicted = self.model(x).argmax(1), self.model(result.adversarial).argmax(1)
+        away = ball.distance(result.adversarial, x, self.norm)
+        columns = [tensor.tolist() for tensor in (y, clean, result.success, predicted, away)]
+        return [
+            Row(index, label, before, name, self.budgets[name], eps, success, after, distance)
+            for index, label, before, success, after, distance in zip(indices, *columns, strict=True)
+        ]
+
+    def conclude(self, rows: list[Row], radii: Sequence[float]) -> Evaluation:
+        """Put the rows that were asked for in order, and raise the flags."""
+        order = {name: place for place, name in enumerate(self.budgets)}
+        wanted = [row for row in rows if self.budgets.get(row.attack) == row.steps and row.eps in radii]
+        wanted.sort(key=lambda row: (order[row.attack], row.eps, row.sample))
+        evaluation = Evaluation(tuple(wanted), self.norm)
+        x, y = self.batch(range(min(PROBE, len(self.split))))
+        return replace(evaluation, flags=(*flags.probe(self.model, x, y), *flags.compare(evaluation)))

@@ -1,0 +1,172 @@
+"""`lowcurve attack`: how much accuracy do attacks leave, how far are the nearest mistakes, do explanations hold?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from lowcurve.attacks.table import Evaluation
+    from lowcurve.commands.target import Target
+    from lowcurve.data.dataset import Split
+
+NOISE = 0.1  # the norm of the noise under which explanations are compared
+PICTURES = 8  # samples that are drawn
+
+
+def attack(
+    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    versus: Annotated[str | None, typer.Option(help="A second run or package:factory to compare with.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    attacks: Annotated[str, typer.Option(help="Names, joined by commas.")] = "pgd,apgd-t,square",
+    radii: Annotated[str, typer.Option(help="Radii in pixels of [0, 1], joined by commas.")] = "0.05,0.1,0.15,0.2",
+    norm: Annotated[str, typer.Option(help="2 or inf.")] = "2",
+    samples: Annotated[str, typer.Option(help="Test samples: a number, or all.")] = "500",
+    steps: Annotated[str, typer.Option(help="Other budgets than the attacks' own: square=1000,pgd=20.")] = "",
+    restarts: Annotated[int, typer.Option(min=1, help="Runs from different starting points.")] = 1,
+    distances: Annotated[int, typer.Option(min=0, help="Samples for minimal norms; 0: none.")] = 0,
+    saliency: Annotated[int, typer.Option(min=0, help="Samples for explanations under noise; 0: none.")] = 0,
+    explanation: Annotated[str, typer.Option(help="What explains: gradient, or a method of captum.")] = "gradient",
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples at a time.")] = 256,
+    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/attack.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling and of the attacks.")] = 0,
+) -> None:
+    """Attack the test samples and report the accuracy that is left; run it again after a stop and it goes on."""
+    from rich.console import Console
+
+    from lowcurve.attacks.curves import plot_curves
+    from lowcurve.attacks.evaluate import evaluate
+    from lowcurve.commands.target import resolve
+
+    first = resolve(target, data, data_dir)
+    subjects = [first, *([resolve(versus, data or first.dataset.name, data_dir)] if versus else [])]
+    split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
+    folder = output or (first.folder / "attack" if first.folder else None)
+    console = Console()
+    evaluations: dict[str, Evaluation] = {}
+    for subject in subjects:
+        own = folder if subject is first or folder is None else folder / f"versus-{Path(subject.name).name}"
+        evaluations[subject.name] = evaluate(
+            subject.model, split, attacks.split(","), [_number(r, "--radii") for r in radii.split(",")],
+            norm=_number(norm, "--norm"), steps=_budgets(steps), restarts=restarts, seed=seed,
+            batch_size=batch_size, folder=own,
+        )  # fmt: skip
+        console.print(f"[bold]{subject.name}[/] on {first.dataset.title}")
+        _show(console, evaluations[subject.name])
+    found = _distances(console, subjects, split, distances, _number(norm, "--norm"), seed, folder)
+    _explain(console, subjects, split, saliency, explanation, seed, folder)
+    if folder is None:
+        console.print("add --output FOLDER to keep the rows, the table and the pictures", style="dim")
+    else:
+        plot_curves(evaluations, folder / "curve.png", found)
+        console.print(f"written: {folder}", style="dim")
+
+
+def _number(text: str, option: str) -> float:
+    from lowcurve.errors import UserError
+
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"expected {option} as a number or numbers joined by commas, got {text!r}") from None
+
+
+def _budgets(text: str) -> dict[str, int]:
+    """Read budgets by attack.
+
+    >>> _budgets("square=1000,pgd=20")
+    {'square': 1000, 'pgd': 20}
+    """
+    pairs = [entry.partition("=") for entry in text.split(",") if entry]
+    return {name.strip(): int(_number(value, "--steps NAME=STEPS")) for name, _, value in pairs}
+
+
+def _show(console: "Console", evaluation: "Evaluation") -> None:
+    """Print clean accuracy, then a row per attack and a column per radius, with 95 % intervals; then the flags."""
+    from rich.table import Table
+
+    from lowcurve.attacks.table import CLEAN, WORST
+
+    def percent(attack: str, eps: float) -> str:
+        cell = evaluation.cell(attack, eps)
+        return f"{cell.accuracy:.1%} [dim]\\[{100 * cell.low:.1f}, {100 * cell.high:.1f}][/]"
+
+    norm = "ℓ₂" if evaluation.norm == 2 else "ℓ∞"
+    columns = [f"{norm} ≤ {eps:g}" for eps in evaluation.radii]
+    grid = Table("accuracy", *columns, box=None, header_style="bold")
+    for name in (*evaluation.attacks, *([WORST] if len(evaluation.attacks) > 1 else [])):
+        grid.add_row(name, *(percent(name, eps) for eps in evaluation.radii))
+    console.print(grid)
+    count = evaluation.cell(CLEAN, 0.0).samples
+    console.print(f"without attack {percent(CLEAN, 0.0)}, {count} samples, 95 % intervals in brackets")
+    for flag in evaluation.flags:
+        console.print(f"[yellow]check:[/] {flag}")
+
+
+def _distances(
+    console: "Console",
+    subjects: "list[Target]",
+    split: "Split",
+    count: int,
+    norm: float,
+    seed: int,
+    folder: Path | None,
+) -> "dict[str, Tensor]":
+    """Estimate minimal norms of the first samples, print their quartiles and write one row per sample."""
+    import torch
+
+    from lowcurve.attacks.minimal import minimal_norm
+    from lowcurve.progress import track
+
+    if not count:
+        return {}
+    x, y = split.batch(slice(count))
+    found = {
+        subject.name: minimal_norm(subject.model, x, y, norm=norm, seed=seed)
+        for subject in track(subjects, "minimal norms")
+    }
+    for name, result in found.items():
+        quartiles = result.distance.quantile(torch.tensor([0.25, 0.5, 0.75]), interpolation="lower").tolist()
+        console.print(
+            f"{name}: nearest mistake at {quartiles[1]:.3g} in the median (quartiles "
+            f"{quartiles[0]:.3g}, {quartiles[2]:.3g}; upper estimates, {len(x)} samples)"
+        )
+    if folder:
+        lines = ["model,sample,label,distance,withstood"]
+        for name, result in found.items():
+            table = zip(y.tolist(), result.distance.tolist(), result.withstood.tolist(), strict=True)
+            lines += [f"{name},{place},{a},{b!r},{c!r}" for place, (a, b, c) in enumerate(table)]
+        (folder / "distances.csv").write_text("\n".join(lines) + "\n")
+    return {name: result.distance for name, result in found.items()}
+
+
+def _explain(
+    console: "Console",
+    subjects: "list[Target]",
+    split: "Split",
+    count: int,
+    method: str,
+    seed: int,
+    folder: Path | None,
+) -> None:
+    """Compare explanations before and after noise of norm 0.1, and draw them side by side."""
+    from lowcurve.attacks.explanations import explanation_stability, noisy, plot_explanations
+
+    if not count:
+        return
+    x, y = split.batch(slice(count))
+    found = {
+        subject.name: explanation_stability(subject.model, x, y, radius=NOISE, method=method, seed=seed)
+        for subject in subjects
+    }
+    for name, result in found.items():
+        console.print(
+            f"{name}: {method} maps before and after noise of norm {NOISE:g}: cosine "
+            f"{result.similarity.mean():.3f}, {result.overlap.mean():.0%} of the top features in common"
+        )
+    if folder:
+        plot_explanations(x[:PICTURES], noisy(x, NOISE, seed)[:PICTURES], found, folder / "saliency.png")
