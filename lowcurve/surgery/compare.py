@@ -45,7 +45,10 @@ def compare(before: nn.Module, after: nn.Module, x: Tensor, y: Tensor | None = N
 
 def _smoothed(model: nn.Module, example: Tensor) -> nn.Module:
     """Return the model with sharp softplus for kinked activations, or as it is where that would be another function."""
-    smooth, report = convert(model, example, batchnorm=False, spectral=False, init_beta=_SHARP)
+    try:
+        smooth, report = convert(model, example, batchnorm=False, spectral=False, init_beta=_SHARP)
+    except UserError:  # its activations cannot be converted
+        return model
     return model if any(change.note for change in report.replaced) else smooth
 
 

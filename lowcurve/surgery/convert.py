@@ -18,10 +18,10 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.surgery.probe import Probe, probe
 from lowcurve.surgery.refuse import input_size, is_linear_layer, is_ours, refuse_unconvertible, refuse_wrapped
-from lowcurve.surgery.report import Change, ConversionReport
+from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
-from lowcurve.surgery.trace import activation_functions, separate, slots, where
+from lowcurve.surgery.trace import activation_functions, separate, slots
 
 
 @dataclass
@@ -42,9 +42,8 @@ class _Surgery:
                 yield name, module, places.get(module, [])
 
     def put(self, old: nn.Module, new: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
-        """Register `new` where `old` was, in its mode, on the model's device and in its precision."""
-        reference = next((p for p in self.model.parameters() if p.is_floating_point()), torch.zeros(()))
-        new.to(reference.device, reference.dtype).train(old.training)
+        """Register `new` where `old` was, in its mode."""
+        new.train(old.training)
         for owner, slot in places:
             owner._modules[slot] = new
         if old is self.model:
@@ -129,12 +128,13 @@ def _note_what_stays(surgery: _Surgery) -> None:
         if reason is not None:
             surgery.left.append(Change(name, kind, "left", reason))
         elif not convertible and not is_ours(module):
-            for function in surgery.run.records[module].functions.keys() & LEFT_FUNCTIONS.keys():
-                surgery.left.append(Change(name, f"{spelled(function)} in {kind}", "left", LEFT_FUNCTIONS[function]))
+            called = (f for f in surgery.run.records[module].functions if f in LEFT_FUNCTIONS)
+            surgery.left += [Change(name, f"{spelled(f)} in {kind}", "left", LEFT_FUNCTIONS[f]) for f in called]
 
 
 def _replace_activations(surgery: _Surgery, origins: dict[nn.Module, str], init_beta: float) -> None:
     """Give each site its own replacement: a module that is registered at several places becomes several."""
+    like = next((p for p in surgery.model.parameters() if p.is_floating_point()), torch.zeros(()))
     for _, module, places in surgery.sites():
         rule = activation_rule(module)
         if rule is None:
@@ -142,7 +142,7 @@ def _replace_activations(surgery: _Surgery, origins: dict[nn.Module, str], init_
         names = {owner: name for name, owner in surgery.model.named_modules()}
         was = origins.get(module, type(module).__name__)
         for site in [[place] for place in places] or [[]]:  # the model itself has no place
-            new = rule.build(module, init_beta)
+            new = rule.build(module, init_beta).to(like.device, like.dtype)
             surgery.put(module, new, site)
             name = "".join(f"{names[owner]}.{slot}".lstrip(".") for owner, slot in site)
             surgery.replaced.append(Change(name, was, type(new).__name__, rule.note))
@@ -203,6 +203,7 @@ def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
             continue
         flat = isinstance(module, nn.BatchNorm1d)
         new = (LipschitzBatchNorm1d if flat else LipschitzBatchNorm2d)(module.num_features, init_gamma)
+        new.to(module.running_var.device, module.running_var.dtype)  # type: ignore[union-attr]
         new.norm = module  # type: ignore[assignment]  # SyncBatchNorm too
         surgery.put(module, new, places)
         with torch.no_grad():
@@ -219,7 +220,7 @@ def _verify(model: nn.Module, example_input: Any, attention: set[nn.Module]) -> 
         rest = [spelled(function) for function, _ in activation_functions(record)]
         if rest or activation_rule(module) is not None:
             raise UserError(
-                f"this model could only be converted in part: {where(model, module)} still calls "
+                f"this model could only be converted in part: {where(module, model)} still calls "
                 f"{', '.join(rest) or 'its activation'}, through a reference that is no registered module; register it"
             )
 

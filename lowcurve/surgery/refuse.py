@@ -11,6 +11,7 @@ from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.spectral import spectral_of
 from lowcurve.surgery.probe import LINEAR_LAYERS, Probe
+from lowcurve.surgery.report import where
 from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal
 
 _WRAPPERS = {
@@ -30,7 +31,7 @@ def refuse_wrapped(model: nn.Module) -> None:
     """Refuse what cannot be copied and changed: wrapped, compiled, scripted, quantized and lazy modules."""
     if not isinstance(model, nn.Module):
         raise UserError(f"expected an nn.Module, got {type(model).__name__}")
-    for name, module in model.named_modules():
+    for module in model.modules():
         kind = type(module)
         remedy = next((_WRAPPERS[base.__name__] for base in kind.__mro__ if base.__name__ in _WRAPPERS), None)
         if kind.__module__.startswith(_QUANTIZED) or any(p.is_quantized for p in module.parameters(recurse=False)):
@@ -38,7 +39,7 @@ def refuse_wrapped(model: nn.Module) -> None:
         elif isinstance(module, LazyModuleMixin):
             remedy = "run the model once, so that its lazy layers know their size"
         if remedy is not None:
-            raise UserError(f"cannot convert {_where(name, module)}; {remedy}")
+            raise UserError(f"cannot convert {where(module, model)}; {remedy}")
 
 
 def refuse_unconvertible(
@@ -47,18 +48,18 @@ def refuse_unconvertible(
     """Refuse a model of which only a part could be converted; every offending module is listed."""
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     problems = []
-    for name, module in model.named_modules():
+    for module in model.modules():
         if module in untouched or not run.reached(module) or is_ours(module):
             continue
         problems += [
-            f"{_where(name, module)}: {text}"
+            f"{where(module, model)}: {text}"
             for switch, text in (*_layer_problems(module, run), *_function_problems(module, run))
             if switches[switch]
         ]
     if spectral:
         problems += _tied_weights(model, run, untouched)
     if model in untouched:
-        problems.append(f"{_where('', model)}: attention and all the rest share one forward; make attention a module")
+        problems.append(f"{where(model, model)}: attention and all the rest share one forward; make attention a module")
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise UserError("this model could only be converted in part. " + "; ".join(problems[:_SHOWN]) + more)
@@ -129,7 +130,7 @@ def _tied_weights(model: nn.Module, run: Probe, untouched: set[nn.Module]) -> li
 
 
 def input_size(module: nn.Module, run: Probe) -> tuple[int, ...] | None:
-    """Return the largest spatial size at which a convolution was used; its norm there bounds the norm at the others."""
+    """Return the largest size at which a convolution was used; zero-padded, its norm there bounds all the others."""
     sizes = run.records[module].input_sizes
     return tuple(map(max, *sizes)) if len(sizes) > 1 else sizes[0] if sizes else None
 
@@ -137,7 +138,3 @@ def input_size(module: nn.Module, run: Probe) -> tuple[int, ...] | None:
 def is_ours(module: nn.Module) -> bool:
     """Whether a module is one of this package's layers, which need no conversion."""
     return type(module).__module__.startswith("lowcurve.layers.")
-
-
-def _where(name: str, module: nn.Module) -> str:
-    return f"{name or '(model)'} ({type(module).__name__})"

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from torch import nn
+
 
 @dataclass(frozen=True)
 class Change:
@@ -49,3 +51,13 @@ class ConversionReport:
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
         return "\n".join([self.summary(), "", lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def where(module: nn.Module, model: nn.Module) -> str:
+    """Return how messages name a module of `model`: its path and its class.
+
+    >>> where((net := nn.Sequential(nn.ReLU()))[0], net)
+    '0 (ReLU)'
+    """
+    name = next((name for name, candidate in model.named_modules() if candidate is module), "")
+    return f"{name or '(model)'} ({type(module).__name__})"

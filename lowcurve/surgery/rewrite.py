@@ -136,6 +136,10 @@ def module_for(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     kind, names = FUNCTIONS[function]
     settings = dict(zip(names, args, strict=False)) | kwargs
     settings.pop("training", None)
+    if any(isinstance(value, fx.Node) for value in settings.values()):
+        raise ValueError(f"{spelled(function)} takes a setting that the forward computes")
+    if not 0 <= settings.get("negative_slope", 0) <= 1:
+        raise ValueError(f"{spelled(function)} has a negative_slope outside [0, 1]")
     return kind(**settings)
 
 

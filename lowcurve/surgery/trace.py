@@ -9,7 +9,7 @@ calls are given modules. The rest of the model is not traced, so it may contain 
 beside the original; where it differs, or cannot be traced, the model is refused by name.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from lowcurve.errors import UserError
 from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
+from lowcurve.surgery.report import where
 from lowcurve.surgery.rewrite import module_for, rewritten, spelled
 from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
@@ -32,7 +33,7 @@ def separate(
     """
     origins: dict[nn.Module, str] = {}
     callers = _callers_in_need(model, before, skip)
-    suspects = [where(model, module) for module in callers]
+    suspects = [where(module, model) for module in callers]
     model = _rewrite(model, before, callers, origins)
     mutating = _make_out_of_place(model, skip)
     after = probe(model, example_input)
@@ -40,7 +41,7 @@ def separate(
         for module in mutating:
             module.inplace = True  # type: ignore[assignment]
         callers = _callers_of(mutating, model, after, skip)
-        suspects += [where(model, module) for module in callers]
+        suspects += [where(module, model) for module in callers]
         model = _rewrite(model, after, callers, origins)
         _make_out_of_place(model, skip)
         after = probe(model, example_input)
@@ -70,11 +71,6 @@ def slots(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
     return places
 
 
-def where(model: nn.Module, module: nn.Module) -> str:
-    """Return how messages name a module: its path and its class."""
-    return f"{_names(model).get(module) or '(model)'} ({type(module).__name__})"
-
-
 def _names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name for name, module in model.named_modules()}
 
@@ -89,23 +85,31 @@ def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: se
 
 def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
     """Return the modules whose own forward must be rewritten, deepest first."""
-    names, places = _names(model), slots(model)
-    callers_of: dict[nn.Module, int] = defaultdict(int)
-    for record in run.records.values():
-        for child in record.calls:
-            callers_of[child] += 1
-    needy = []
-    for module, record in run.records.items():
-        if module in skip or activation_rule(module) is not None:
-            continue
-        shared = any(
-            count > max(sum(owner is module for owner, _ in places[child]), callers_of[child] == len(places[child]))
-            for child, count in record.calls.items()
-            if activation_rule(child) is not None
-        )
-        if shared or any(activation_functions(record)):
-            needy.append(module)
+    names, shared = _names(model), _shared_activations(model, run)
+    needy = [
+        module
+        for module, record in run.records.items()
+        if module not in skip
+        and activation_rule(module) is None
+        and (module in shared or any(True for _ in activation_functions(record)))
+    ]
     return sorted(needy, key=lambda module: -names[module].count("."))
+
+
+def _shared_activations(model: nn.Module, run: Probe) -> set[nn.Module]:
+    """Return the modules that call an activation more often than they hold it.
+
+    One that they do not hold themselves (it may be in a ModuleList) has to be held as often as it has callers.
+    """
+    places = slots(model)
+    callers = Counter(child for record in run.records.values() for child in record.calls)
+    sharing = set()
+    for module, record in run.records.items():
+        for child, count in record.calls.items():
+            held = sum(owner is module for owner, _ in places[child]) or int(callers[child] == len(places[child]))
+            if activation_rule(child) is not None and count > held:
+                sharing.add(module)
+    return sharing
 
 
 def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> nn.Module:
@@ -114,7 +118,7 @@ def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: di
         record = run.records[module]
         if _hold_as_module(module, record, origins):
             continue
-        new = rewritten(module, record, where(model, module), origins)
+        new = rewritten(module, record, where(module, model), origins)
         for owner, slot in slots(model)[module]:
             owner._modules[slot] = new
         if module is model:
@@ -125,7 +129,8 @@ def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: di
 def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, str]) -> bool:
     """Where the forward's one functional activation is an attribute (`self.act = F.gelu`), set that to a module."""
     found = list(activation_functions(record))
-    if len(found) != 1 or len(found[0][1]) != 1:
+    repeated = any(count > 1 and activation_rule(child) is not None for child, count in record.calls.items())
+    if repeated or len(found) != 1 or len(found[0][1]) != 1:
         return False
     function, (call,) = found[0]
     holders = [name for name, value in vars(module).items() if value is function]

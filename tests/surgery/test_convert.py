@@ -316,6 +316,25 @@ def test_a_second_reader_keeps_the_statistics_as_they_are():
     assert torch.equal(low.norm.norm.running_var, net.norm.running_var)
 
 
+def test_an_attribute_that_is_a_function_beside_a_shared_module():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.relu, self.act = nn.Linear(6, 6), nn.ReLU(), F.elu
+
+        def forward(self, x):
+            return self.act(self.relu(self.fc(self.relu(self.fc(x)))))
+
+    low, _ = convert(Net(), VECTOR)
+    assert sum(isinstance(module, CenteredSoftplus) for module in low.modules()) == 3
+
+
+def test_batch_norms_keep_their_precision():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3).bfloat16(), nn.BatchNorm2d(4)).eval()
+    low, _ = convert(net, SMALL.bfloat16(), spectral=False)
+    assert low[1].norm.running_var.dtype == low[1].log_gamma.dtype == torch.float32
+
+
 def test_report_prints_as_a_table():
     _, report = convert(nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)), VECTOR)
     lines = str(report).splitlines()

@@ -70,6 +70,8 @@ CASES = {
     "PReLU": (nn.Sequential(nn.Linear(6, 6), nn.PReLU()), VECTOR, r"1 \(PReLU\).*use nn.LeakyReLU"),
     "functional PReLU": (in_block(lambda self, x: F.prelu(x, torch.ones(1))), VECTOR, r"1 \(Block\).*nn.LeakyReLU"),
     "steep LeakyReLU": (nn.Sequential(nn.LeakyReLU(2.0)), VECTOR, r"0 \(LeakyReLU\).*outside \[0, 1\]"),
+    "steep functional leak": (in_block(lambda s, x: F.leaky_relu(x, 2.0)), VECTOR, r"1 \(Block\).*outside \[0, 1\]"),
+    "computed slope": (in_block(lambda s, x: F.celu(x, x.std())), VECTOR, r"1 \(Block\).*the forward computes"),
     "transposed convolution": (
         nn.Sequential(nn.ConvTranspose2d(3, 3, 2)),
         SMALL,
