@@ -63,7 +63,8 @@ class Certificate:
     """Sound ℓ₂ radii at N points: no input within `radius` of x is classified differently from y.
 
     `lipschitz_radius` is the margin over the Lipschitz bound alone, never above `radius`. A sample that is
-    misclassified to begin with has radius 0 and `correct` False.
+    misclassified to begin with has radius 0 and `correct` False. `details` holds the gradient norm and the
+    Hessian and Lipschitz bounds of the smallest margin, by name.
     """
 
     radius: Tensor
@@ -72,3 +73,12 @@ class Certificate:
     correct: Tensor
     method: str
     details: dict[str, Any]
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether most correct samples are certified for less than one gray level of one pixel, 1/255."""
+        return not bool(self.correct.any()) or float(self.radius[self.correct].median()) < 1 / 255
+
+    def accuracy(self, radius: float) -> float:
+        """Return the certified accuracy: the share of samples whose answer is right throughout that radius."""
+        return float((self.correct & (self.radius >= radius)).double().mean())
