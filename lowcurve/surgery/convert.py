@@ -167,8 +167,9 @@ def _normalize_linear_layers(surgery: _Surgery) -> None:
             continue
         _scale_bias(module, 1 / sigma)
         reader = surgery.run.reader(module)
-        if isinstance(reader, nn.modules.batchnorm._BatchNorm) and reader not in surgery.attention:
-            rescale_statistics(reader, sigma)
+        norm = reader.norm if isinstance(reader, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else reader
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm not in surgery.attention:
+            rescale_statistics(norm, sigma)
             note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", 1.0
         else:
             note, factor = f"output divided by σ = {sigma:.4g}", 1 / sigma

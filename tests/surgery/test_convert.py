@@ -134,6 +134,14 @@ def test_converting_twice_changes_nothing():
     assert torch.equal(once(SMALL), twice(SMALL))
 
 
+def test_conversion_in_two_steps_keeps_the_function_too():
+    net = small_resnet()
+    half, _ = convert(net, SMALL, activation=False, spectral=False, init_gamma=1e6)
+    low, report = convert(half, SMALL, activation=False, batchnorm=False)
+    torch.testing.assert_close(low(SMALL), net(SMALL) * report.factors()["13"], rtol=1e-4, atol=1e-6)
+    assert len(report.factors()) == 1
+
+
 def test_sync_batch_norm_is_kept_inside():
     net = nn.SyncBatchNorm.convert_sync_batchnorm(small_resnet())
     low, report = convert(net, SMALL)
