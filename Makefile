@@ -9,7 +9,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 demo: .venv/.core
 	$(BIN)/lowcurve demo
 
-test: .venv/.dev
+test: .venv/.dev .venv/.browser
 	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: .venv/.dev
@@ -39,6 +39,14 @@ clean:
 .venv/.dev: .venv/.core
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps torchattacks  # its pins exclude current packages
+	touch $@
+
+# The report page is tested in a real browser. Where it cannot be installed, those tests are skipped and say so.
+.venv/.browser: .venv/.base
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium chromium-driver >/dev/null; } \
+	  || echo "chromium is not installed: tests of the report page will be skipped"
 	touch $@
 
 .venv/.docs: .venv/.core
