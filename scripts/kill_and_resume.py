@@ -81,10 +81,8 @@ def main() -> int:
             os.waitpid(start(config), 0)
             same = digest(config) == expected
             equal += same
-            where = f"step {saved.step}" if saved else "the start"
-            sys.stdout.write(
-                f"{number + 1:3d}  killed after {moment:5.2f} s, resumed from {where:9s}  {'equal' if same else 'DIFFERENT'}\n"
-            )
+            where, result = f"step {saved.position.total}" if saved else "the start", "equal" if same else "DIFFERENT"
+            sys.stdout.write(f"{number + 1:3d}  killed after {moment:5.2f} s, resumed from {where:9s}  {result}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{equal} of {options.times} runs end with the same bits\n")
     return 0 if equal == options.times else 1

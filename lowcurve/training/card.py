@@ -16,7 +16,7 @@ def finish(run: Run, model: nn.Module, rows: list[dict[str, Any]], seconds: floa
         "train_accuracy": last["train_accuracy"],
         "loss": last["loss"],
         "test_loss": last["test_loss"],
-        "epochs": len(rows),
+        "epochs": last["epoch"] + 1,
         "seconds": round(seconds, 3),
         "images_per_second": last["images_per_second"],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -19,32 +20,38 @@ log = logging.getLogger(__name__)
 KEEP = 2
 
 
+class Position(BaseModel):
+    """Where training stands: `step` steps into `epoch`, `total` steps from the start, after so many seconds."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    epoch: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0)
+    total: int = Field(default=0, ge=0)
+    seconds: float = Field(default=0.0, ge=0)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by name and plain values; `step` counts from the start of training."""
+    """The whole state of a run: tensors by name, and where it stands."""
 
-    step: int
+    position: Position
     tensors: dict[str, Tensor]
-    values: dict[str, Any]
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write `folder`/STEP.safetensors, then STEP.json, which completes the pair; keep the last two pairs."""
     data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()})
-    body = {
-        "step": checkpoint.step,
-        "values": checkpoint.values,
-        "tensors_sha256": hashlib.sha256(data).hexdigest(),
-    }
-    stem = f"{checkpoint.step:09d}"
+    body = {"position": checkpoint.position.model_dump(), "tensors_sha256": hashlib.sha256(data).hexdigest()}
+    stem = f"{checkpoint.position.total:09d}"
     write_atomic(folder / f"{stem}.safetensors", data)
     write_atomic(folder / f"{stem}.json", json.dumps({**body, "sha256": _digest(body)}, indent=1))
-    _prune(folder)
+    _prune(folder, checkpoint.position.total)
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
     """Return the newest intact checkpoint, None where there is none; damaged ones are passed over."""
-    candidates = sorted(folder.glob("*.json"), reverse=True)
+    candidates = _candidates(folder)
     for path in candidates:
         try:
             return _read(path)
@@ -62,19 +69,25 @@ def _read(path: Path) -> Checkpoint:
     data = path.with_suffix(".safetensors").read_bytes()
     if hashlib.sha256(data).hexdigest() != body["tensors_sha256"]:
         raise ValueError("its tensors have been altered")
-    return Checkpoint(body["step"], load(data), body["values"])
+    return Checkpoint(Position.model_validate(body["position"]), load(data))
 
 
 def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _prune(folder: Path) -> None:
-    """Drop all but the newest pairs, and what an interrupted write has left."""
-    kept = {path.stem for path in sorted(folder.glob("*.json"))[-KEEP:]}
+def _prune(folder: Path, total: int) -> None:
+    """Drop all pairs but the newest, those beyond `total` (they were damaged), and what a killed write has left."""
+    kept = [path.stem for path in _candidates(folder) if int(path.stem) <= total][:KEEP]
     for path in folder.iterdir():
-        if path.stem not in kept or path.name.startswith("."):
+        stem = path.name.lstrip(".").partition(".")[0]
+        if stem.isdecimal() and (stem not in kept or path.name.startswith(".")):
             path.unlink(missing_ok=True)
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Return the JSON files of checkpoints, newest first."""
+    return sorted((path for path in folder.glob("*.json") if path.stem.isdecimal()), reverse=True)
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -90,9 +103,11 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a checkpoint's tensors back where `training_tensors` took them from."""
     weights = {name[6:]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
-    load_weights(model, weights, f"checkpoint {checkpoint.step}")
+    load_weights(model, weights, f"checkpoint {checkpoint.position.total}")
     for name, parameter in model.named_parameters():
         momentum = checkpoint.tensors.get(f"momentum.{name}")
+        if momentum is not None and momentum.shape != parameter.shape:
+            raise UserError(f"the momentum of {name} does not fit the network of config.toml; start the run anew")
         if momentum is not None:
             optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(momentum)
 

@@ -20,6 +20,7 @@ from lowcurve.progress import bars
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import (
     Checkpoint,
+    Position,
     latest_checkpoint,
     restore,
     save_checkpoint,
@@ -94,18 +95,20 @@ class Session:
         sums = self.world.total(self.meter.sums)
         if self.world.first:
             tensors = {**training_tensors(self.model, self.optimizer), "meter": sums}
-            values = {"epoch": self.epoch, "step": self.step, "seconds": self.seconds}
             total = self.epoch * len(self.loader()) + self.step
-            save_checkpoint(self.run.folder / "checkpoints", Checkpoint(total, tensors, values))
+            position = Position(epoch=self.epoch, step=self.step, total=total, seconds=self.seconds)
+            save_checkpoint(self.run.folder / "checkpoints", Checkpoint(position, tensors))
         self.saved = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint."""
         restore(checkpoint, self.model, self.optimizer)
+        sums, position = checkpoint.tensors.get("meter"), checkpoint.position
+        if sums is None or sums.shape != self.meter.sums.shape:
+            raise UserError(f"checkpoint {position.total} belongs to another method; start the run anew")
         if self.world.first:  # the sums of all processes
-            self.meter.sums.copy_(checkpoint.tensors["meter"])
-        values = checkpoint.values
-        self.epoch, self.step, self.seconds = values["epoch"], values["step"], values["seconds"]
+            self.meter.sums.copy_(sums)
+        self.epoch, self.step, self.seconds = position.epoch, position.step, position.seconds
 
     def diverged(self, loss: float) -> UserError:
         """Say that training has failed and what to try."""

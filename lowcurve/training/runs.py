@@ -71,9 +71,13 @@ def load(run: Run | Path | str) -> nn.Module:
     config = run.config
     if not run.finished:
         raise UserError(f"{run.folder} is not finished; run its recipe again with --resume auto")
-    shape = run.environment["data"]
+    try:
+        shape = run.environment["data"]
+        input_size, num_classes = tuple(map(int, shape["input_size"])), int(shape["num_classes"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{run.folder}/environment.json does not tell the data's shape; train it again") from None
     with torch.random.fork_rng(devices=[]):
-        model = network(config, tuple(shape["input_size"]), shape["num_classes"], run.folder)
+        model = network(config, input_size, num_classes, run.folder)
     try:
         weights = load_file(run.folder / "model.safetensors")
     except (OSError, SafetensorError) as error:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
+from lowcurve.objectives.certified import boundary_distances
 from lowcurve.objectives.cure import cure_direction, cure_penalty
 from lowcurve.objectives.curvature import curvature_penalty
 from lowcurve.objectives.gradient import input_gradient, largest_norm, mean_square
@@ -46,7 +47,7 @@ def training_step(
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     model.zero_grad(set_to_none=True)
     if "adversarial" in method.terms:
-        with _autocast(x, dtype):
+        with _autocast(x, dtype), fast_double_backward():
             eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
             x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
     step = _Step(model, x.detach(), y, method.terms, numbers, dtype)
@@ -61,7 +62,8 @@ def training_step(
 
 def term_names(method: Method) -> list[str]:
     """Return the keys of what `training_step` returns."""
-    return ["cross_entropy", *(name for name in method.terms if name != "adversarial"), "loss", "accuracy"]
+    inside = ("adversarial", "certified")  # these change what the cross-entropy sees
+    return ["cross_entropy", *(name for name in method.terms if name not in inside), "loss", "accuracy"]
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,19 @@ class _Step:
         with _autocast(x, self.dtype), fast_double_backward():
             logits = net(x)
         logits = logits.to(x.dtype)
-        return F.cross_entropy(logits, self.y, reduction="none"), logits
+        scores = logits
+        if "certified" in self.terms:
+            scores = self.numbers.sharpness * boundary_distances(logits, x, self.y)
+        return F.cross_entropy(scores, self.y, reduction="none"), logits
 
     def double_backprop(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
-        differentiates = "gradient" in self.terms or "cure" in self.terms
+        differentiates = bool({"gradient", "cure", "certified"} & set(self.terms))
         replay = Replay(self.model) if "cure" in self.terms else None
         x = self.x.requires_grad_(differentiates)
         losses, logits = self.losses(self.model, x)
         terms = {"cross_entropy": losses.mean(), **penalties}
-        if differentiates:
+        if "gradient" in self.terms or replay is not None:
             gradient = input_gradient(losses, x)
         if "gradient" in self.terms:
             terms["gradient"] = self.numbers.lambda_grad * mean_square(gradient)

@@ -45,18 +45,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 class TestFolder:
     def test_it_holds_what_the_documentation_says(self, finished: Run) -> None:
         names = {path.name for path in finished.folder.iterdir() if not path.name.startswith(".")}
-        assert names == set(
-            [
-                "config.toml",
-                "environment.json",
-                "metrics.jsonl",
-                "tensorboard",
-                "checkpoints",
-                "model.safetensors",
-                "summary.json",
-                "card.md",
-            ]
-        )
+        files = {"config.toml", "environment.json", "metrics.jsonl", "model.safetensors", "summary.json", "card.md"}
+        assert names == files | {"tensorboard", "checkpoints"}
         assert len(list((finished.folder / "checkpoints").iterdir())) == 4  # two pairs
 
     def test_metrics_have_every_term_and_every_layer(self, finished: Run) -> None:
@@ -133,7 +123,7 @@ def test_channels_last_changes_rounding_only(tmp_path: Path) -> None:
 
 def test_clipping_bounds_the_step(tmp_path: Path) -> None:
     config = recipe(tmp_path, train__clip_gradient=1e-12, train__weight_decay=0.0, train__epochs=1)
-    values = [row for row in train(config).metrics[-1]["beta"].values()]
+    values = list(train(config).metrics[-1]["beta"].values())
     assert values == pytest.approx([5.0, 5.0], abs=1e-5)
 
 
@@ -195,12 +185,12 @@ class TestFineTuning:
         cases = {
             "nowhere:factory": "cannot load",
             "nowhere": "package:factory",
-            "tests.training.makers:nothing": "cannot load|returned",
+            "tests.training.makers:nothing": "cannot load",
         }
         for source, expected in cases.items():
             with pytest.raises(UserError, match=expected):
                 train(recipe(tmp_path, model={"from": source}))
-        with pytest.raises(UserError, match="should return 2 logits|cannot take samples"):
+        with pytest.raises(UserError, match="cannot take samples"):
             train(recipe(tmp_path, data={"name": "moons"}))
 
 
