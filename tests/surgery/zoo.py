@@ -52,6 +52,36 @@ def hf_mobilenet() -> nn.Module:
     return MobileNetV2ForImageClassification(config)
 
 
+def hf_regnet() -> nn.Module:
+    from transformers import RegNetConfig, RegNetForImageClassification
+
+    config = RegNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4, num_labels=5)
+    return RegNetForImageClassification(config)
+
+
+def hf_swin() -> nn.Module:
+    from transformers import SwinConfig, SwinForImageClassification
+
+    config = SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[2, 2], image_size=32, window_size=4, num_labels=5)
+    return SwinForImageClassification(config)
+
+
+def hf_poolformer() -> nn.Module:
+    from transformers import PoolFormerConfig, PoolFormerForImageClassification
+
+    config = PoolFormerConfig(
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        num_encoder_blocks=2,
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        padding=[2, 1],
+        drop_path_rate=0.0,
+        num_labels=5,
+    )
+    return PoolFormerForImageClassification(config)
+
+
 def pcv_resnet() -> nn.Module:
     from pytorchcv.models.resnet_cifar import CIFARResNet
 
@@ -271,6 +301,9 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Tensor, int, bool]] = {
     "transformers ConvNeXt": (hf_convnext, IMAGE, 2, False),
     "transformers ViT": (hf_vit, IMAGE, 2, False),
     "transformers MobileNetV2": (hf_mobilenet, IMAGE, 35, True),
+    "transformers RegNet": (hf_regnet, IMAGE, 9, True),
+    "transformers Swin": (hf_swin, IMAGE, 2, False),
+    "transformers PoolFormer": (hf_poolformer, IMAGE, 2, False),
     "pytorchcv CIFAR ResNet": (pcv_resnet, IMAGE, 7, True),
     "pytorchcv CIFAR PreResNet": (pcv_preresnet, IMAGE, 10, True),
     "pytorchcv CIFAR WRN": (pcv_wrn, IMAGE, 7, True),
