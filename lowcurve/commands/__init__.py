@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import attack, cite, convert, data, demo, measure, report, reproduce, train
+from lowcurve.commands import attack, certify, cite, convert, data, demo, measure, report, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "demo": demo.demo,
     "train": train.train,
     "measure": measure.measure,
     "attack": attack.attack,
+    "certify": certify.certify,
     "convert": convert.convert,
     "reproduce": reproduce.reproduce,
     "report": report.report,

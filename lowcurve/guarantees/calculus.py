@@ -34,7 +34,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Block:
-    """A map from the network's input to somewhere inside: bounds on its Jacobian and, layer by layer, on its curvature."""
+    """A map from the network's input to somewhere inside: bounds on its Jacobian and, by layer, on its curvature."""
 
     gains: Gains
     terms: tuple[Term, ...] = ()

@@ -1,9 +1,10 @@
-r"""How far can an input move, in ℓ₂, before the network's answer can change? Sound radii, and a clear word when there are none.
+r"""How far can an input move, in ℓ₂, before the network's answer can change? Sound radii, or a clear refusal.
 
 Along every ray from x the margin m = z_y − z_c falls at most as fast as min(g + K t, L) allows (g = ‖∇m(x)‖, K of
 `lowcurve.guarantees.expansion`, L a Lipschitz bound), so the answer is safe up to the t where that has used m up:
 
-.. math:: r = \frac{2m}{g + \sqrt{g^2 + 2Km}} \text{ while } r ≤ t_0 = \frac{L-g}{K}, \text{ afterwards } t_0 + \frac{m - g t_0 - K t_0^2/2}{L},
+.. math:: r = \frac{2m}{g + \sqrt{g^2 + 2Km}} \text{ while } r ≤ t_0 = \frac{L-g}{K},
+          \text{ afterwards } t_0 + \frac{m - g t_0 - K t_0^2/2}{L},
 
 minimized over the classes c ≠ y. It is at least m/L and at least the second-order radius. Spectral norms are
 bounded as the weights are, converged or not.
@@ -59,8 +60,10 @@ def combined_radius(margin: Tensor, gradient: Tensor, hessian: Tensor, lipschitz
     """Return the t at which ∫₀ᵗ min(g + K s, L) ds = m, elementwise; K may be infinite, m below 0 gives 0.
 
     >>> one = torch.tensor(1.0)
-    >>> float(combined_radius(one, 0 * one, 2 * one, 100 * one)), float(combined_radius(one, one, torch.inf * one, 2 * one))
-    (1.0, 0.5)
+    >>> float(combined_radius(one, 0 * one, 2 * one, 100 * one))
+    1.0
+    >>> float(combined_radius(one, one, torch.inf * one, 2 * one))
+    0.5
     """
     margin = margin.clamp_min(0)
     gradient = torch.minimum(gradient, lipschitz)

@@ -1,9 +1,10 @@
-r"""How much can a margin fall beyond its linear part? An exact expansion around x, bounded on all of space or in a ball.
+r"""How much can a margin fall beyond its linear part? An exact expansion around x, bounded everywhere or in a ball.
 
 Let h_i = s_i(z_i) be the activations of a network whose other operations are affine, and M_i = ∂m/∂h_i at x. For
 every displacement Δ, with Δz_i the change that it causes in z_i,
 
-.. math:: m(x+Δ) = m(x) + ∇m(x)·Δ + Σ_i M_i · R_i, \qquad R_{ik} = s_i(z_{ik} + Δz_{ik}) - s_i(z_{ik}) - s_i'(z_{ik}) Δz_{ik},
+.. math:: m(x+Δ) = m(x) + ∇m(x)·Δ + Σ_i M_i · R_i, \qquad
+          R_{ik} = s_i(z_{ik} + Δz_{ik}) - s_i(z_{ik}) - s_i'(z_{ik}) Δz_{ik},
 
 because the linear parts telescope. The derivatives are those at x, the R_i those of the displaced point: nothing is
 neglected. Where s is convex 0 ≤ R ≤ (b/2) Δz², so only *negative* M_ik lower the margin, and with ‖Δz_i‖ ≤ U_i ‖Δ‖ and
@@ -12,8 +13,8 @@ neglected. Where s is convex 0 ≤ R ≤ (b/2) Δz², so only *negative* M_ik lo
 .. math:: m(x+Δ) ≥ m(x) - ‖∇m(x)‖ ‖Δ‖ - \tfrac12 K ‖Δ‖², \qquad
           K = Σ_i \max \{ Σ_k b_{ik} [M_{ik}]_- q_k : Σ_k q_k ≤ U_i², \; 0 ≤ q_k ≤ c_{ik}² \},
 
-a knapsack that is solved by sorting. K depends on x, yet holds for every Δ; it never exceeds the data-free Hessian bound
-in exact arithmetic, for which every |M_ik| is replaced by its supremum.
+a knapsack that is solved by sorting. K depends on x, yet holds for every Δ; it does not exceed the data-free Hessian
+bound, in which every |M_ik| is replaced by its supremum.
 """
 
 from collections.abc import Iterator

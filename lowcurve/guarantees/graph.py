@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
-    """A model as a list of steps in the order of evaluation: the very function that bounds and certificates speak of."""
+    """A model as a list of steps in the order of evaluation: the function that bounds and certificates speak of."""
 
     nodes: tuple[Node, ...]
     input_size: Shape
@@ -90,7 +90,7 @@ class Network:
         return blocks
 
     def reaches(self, values: list[Tensor] | None = None, ball: Ball | None = None) -> list[Reach]:
-        """Return how far each position can move: everywhere, or in a ball around the inputs whose `values` are given."""
+        """Return how far each position can move: everywhere, or in a ball around inputs whose `values` are given."""
         one = torch.ones(1 if ball is None else len(ball.radius), dtype=torch.float64)
         reaches = [Reach(one, one.view(-1, *(1 for _ in self.input_size)).expand(-1, *self.input_size))]
         for node in self.nodes:
@@ -159,7 +159,7 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
 
 def _finished(output: fx.Node, nodes: list[Node], position: dict[fx.Node, int], input_size: Shape) -> Network:
     result = output.args[0]
-    shape = result.meta["tensor_meta"].shape if isinstance(result, fx.Node) else ()
+    shape: Shape = _shape(result) if isinstance(result, fx.Node) else ()
     if not isinstance(result, fx.Node) or len(shape) != 2 or position[result] != len(nodes):
         raise UserError(f"expected a model that returns logits of shape (N, classes), got {tuple(shape)}")
     return Network(tuple(nodes), tuple(input_size), shape[1])
@@ -175,13 +175,11 @@ def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], pos
     places = tuple(position[argument] for argument in inputs)
     step = _step(node, inputs, modules)
     before = nodes[places[0] - 1] if len(places) == 1 and places[0] else None
-    sole = before is not None and len(inputs[0].users) == 1
-    if isinstance(step, Channelwise) and before is not None and sole and isinstance(before.step, Linear):
-        if step.scale.numel() == 1 or len(_shape(node)) == 1 + len(before.step.map.output_shape):
-            name = f"{before.name}+{_name(node)}"
-            nodes[places[0] - 1] = Node(name, _folded(before.step, step), before.inputs)
-            position[node] = places[0]
-            return
+    if isinstance(step, Channelwise) and before is not None and _absorbs(before.step, inputs[0], step):
+        name = f"{before.name}+{_name(node)}"
+        nodes[places[0] - 1] = Node(name, _folded(before.step, step), before.inputs)
+        position[node] = places[0]
+        return
     nodes.append(Node(_name(node), step, places))
     position[node] = len(nodes)
 
@@ -267,6 +265,13 @@ def _channelwise(module: nn.Module, shape: Shape) -> Channelwise:
     with torch.no_grad():
         shift = module(torch.zeros(flat, dtype=torch.float64))
         return Channelwise(module(torch.ones(flat, dtype=torch.float64)) - shift, shift)
+
+
+def _absorbs(layer: Step, node: fx.Node, after: Channelwise) -> TypeGuard[Linear]:
+    """Tell whether a factor per channel can join the layer before: nothing else reads it, and its rows are channels."""
+    if not isinstance(layer, Linear) or len(node.users) != 1:
+        return False
+    return after.scale.numel() == 1 or len(_shape(node)) == 1 + len(layer.map.output_shape)
 
 
 def _folded(layer: Linear, after: Channelwise) -> Linear:

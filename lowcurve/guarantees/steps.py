@@ -70,7 +70,7 @@ class Linear(Step):
         return calculus.linear(blocks[0], self.gains)
 
     def reach(self, reaches: tuple[Reach, ...], centers: tuple[Tensor, ...], ball: Ball | None) -> Reach:
-        """Row k moves by at most ‖W_k‖₂ times the norm of the input's move, and by at most Σ_j |W_kj| times its parts."""
+        """Row k moves by at most ‖W_k‖₂ times the norm of the input's move, and at most Σ_j |W_kj| times its parts."""
         (before,) = reaches
         by_norm = self.rows * spread(before.lipschitz, before.rows)
         by_parts = self.map.apply(self.weight.abs(), before.rows) * SLACK
@@ -134,7 +134,7 @@ class AveragePool(Step):
 
 
 class MaxPool(Step):
-    """Max-pooling: Lipschitz, where windows overlap by the root of the overlap; its slope jumps, so no curvature bound."""
+    """Max-pooling: Lipschitz by the root of the windows' overlap; its slope jumps, so there is no curvature bound."""
 
     def __init__(self, pool: Callable[[Tensor], Tensor], overlap: int) -> None:
         self.pool = pool

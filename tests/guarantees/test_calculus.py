@@ -62,15 +62,14 @@ def test_ascent_finds_no_point_beyond_the_bound(kind):
     x = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([x], 0.2)
     largest = 0.0
-    for _ in range(15):  # ascend vᵀ∇²m v, v following the leading eigenvector
 
-        def slope(v, at=x):
-            gradient = torch.autograd.grad(
-                (model(at[None])[0] * torch.tensor([1.0, -1.0, 0.0])).sum(), at, create_graph=True
-            )[0]
-            return torch.autograd.grad((gradient * v).sum(), at, create_graph=True)[0]
+    def image_of(v):
+        margin = (model(x[None])[0] * torch.tensor([1.0, -1.0, 0.0])).sum()
+        gradient = torch.autograd.grad(margin, x, create_graph=True)[0]
+        return torch.autograd.grad((gradient * v).sum(), x, create_graph=True)[0]
 
-        image = slope(direction)
+    for _ in range(15):  # ascend ‖∇²m v‖, v following the leading eigenvector
+        image = image_of(direction)
         largest = max(largest, float(image.detach().norm()))
         optimizer.zero_grad()
         (-image.norm()).backward()
@@ -85,7 +84,7 @@ def test_loss_hessian_is_bounded():
         found = lc.bounds(model, shape)
         model = model.double()
         for y in range(3):
-            loss = lambda v, y=y: nn.functional.cross_entropy(model(v[None]), torch.tensor([y]))  # noqa: E731
+            loss = lambda v, y=y, model=model: nn.functional.cross_entropy(model(v[None]), torch.tensor([y]))  # noqa: E731
             for _ in range(2):
                 x = torch.randn(shape, dtype=torch.float64)
                 hessian = torch.func.hessian(loss)(x).reshape(x.numel(), -1)

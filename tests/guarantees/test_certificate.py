@@ -1,4 +1,4 @@
-"""Certified radii: exact where a closed form exists, never above what an attack finds, never below the Lipschitz radius."""
+"""Certified radii: exact where a closed form exists, at most what an attack finds, at least the Lipschitz radius."""
 
 import math
 

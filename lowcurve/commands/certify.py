@@ -1,0 +1,156 @@
+"""`lowcurve certify`: within what radius is a model's answer proven, and how much more could an attack not refute?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from lowcurve.guarantees.summary import Bounds
+    from lowcurve.types import Certificate
+
+RADII = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+
+
+def certify(
+    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    samples: Annotated[str, typer.Option(help="Test samples: a number, or all.")] = "500",
+    local: Annotated[bool, typer.Option(help="Refine the bounds inside each ball: larger radii, more work.")] = True,
+    layers: Annotated[bool, typer.Option(help="Show the bounds layer by layer.")] = True,
+    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/certify.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
+) -> None:
+    """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
+    from rich.console import Console
+
+    from lowcurve.commands.target import resolve
+    from lowcurve.guarantees.boundary import boundary_distance
+    from lowcurve.guarantees.certificate import certify as certified
+    from lowcurve.guarantees.summary import bounds
+
+    found = resolve(target, data, data_dir)
+    split = found.dataset.test.subset(_count(samples), seed)
+    x, y = split.batch(slice(None))
+    console = Console()
+    console.print(f"[bold]{found.name}[/] on {len(split):,} test samples of {found.dataset.title}")
+    table = bounds(found.model, found.dataset.input_size)
+    if layers:
+        _show_layers(console, table)
+    certificate = certified(found.model, x, y, local=local)
+    distances = boundary_distance(found.model, x, y)
+    _show(console, certificate, distances)
+    folder = output or (found.folder / "certify" if found.folder else None)
+    if folder is None:
+        console.print("add --output FOLDER to keep the radii and the plot", style="dim")
+        return
+    title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
+    _save(folder, title, certificate, distances, table)
+    console.print(f"written: {folder}", style="dim")
+
+
+def _count(samples: str) -> int | None:
+    from lowcurve.errors import UserError
+
+    if samples == "all":
+        return None
+    if not samples.isdigit():
+        raise UserError(f"expected --samples as a number or all, got {samples!r}")
+    return int(samples)
+
+
+def _show_layers(console: "Console", table: "Bounds") -> None:
+    """Print each layer's constants and its share of the curvature bound."""
+    from rich.table import Table
+
+    columns = ("layer", "kind", "norm", "Lipschitz so far", "β", "γ", "share of curvature")
+    grid = Table(*columns, box=None, header_style="bold")
+    for row in table.layers:
+        numbers = ["" if value is None else f"{value:.3g}" for value in (row.beta, row.gamma)]
+        share = f"{row.share:.1%}" if row.hessian else ""
+        grid.add_row(row.name, row.kind, f"{row.norm:.3g}", f"{row.lipschitz:.3g}", *numbers, share)
+    console.print(grid)
+    console.print(
+        f"everywhere: margins' gradient ≤ {float(table.margin_lipschitz.max()):.4g}, their Hessian ≤ "
+        f"{float(table.margin_hessian.max()):.4g}; the loss's {table.loss_lipschitz.value:.4g} and "
+        f"{table.loss_hessian.value:.4g}. Theorem 1's sum is {table.theorem_one.value:.3g}: {table.theorem_one.reason}",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _show(console: "Console", certificate: "Certificate", distances: "Tensor") -> None:
+    """Print certified and attacked accuracy by radius, the medians, and the verdict."""
+    from rich.table import Table
+
+    grid = Table("radius", "certified", "by Lipschitz alone", "attack leaves", box=None, header_style="bold")
+    right = certificate.correct
+    for radius in (0.0, *RADII):
+        shares = [(right & (reached >= radius)).double().mean() for reached in _radii(certificate, distances)]
+        grid.add_row(f"{radius:g}", *(f"{float(share):.1%}" for share in shares))
+        if not float(shares[-1]):
+            break
+    console.print(grid)
+    if not bool(right.any()):
+        console.print("no sample is classified right: nothing to certify", style="yellow")
+        return
+    medians = [float(reached[right].median()) for reached in _radii(certificate, distances)]
+    console.print(
+        f"median over right answers: certified {medians[0]:.4g}, by Lipschitz alone {medians[1]:.4g}, nearest mistake "
+        f"found {medians[2]:.4g}; certified/found {medians[0] / medians[2]:.0%}",
+        highlight=False,
+    )
+    if certificate.vacuous:
+        console.print(
+            "this certificate is vacuous: for most samples it does not cover one gray level of one pixel (1/255). The "
+            "table shows which layers are steep; batch norm and layers without spectral norm are the usual ones",
+            style="yellow",
+        )
+
+
+def _radii(certificate: "Certificate", distances: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
+    return certificate.radius, certificate.lipschitz_radius, distances
+
+
+def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tensor", table: "Bounds") -> None:
+    """Write a row per sample, a summary and the plot."""
+    from dataclasses import asdict
+
+    from lowcurve.experiments.files import write_json
+    from lowcurve.guarantees.curve import curves, draw
+    from lowcurve.training.files import write_atomic
+
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("correct", "margin", "radius", "lipschitz_radius", "attack_distance")
+    values = (certificate.correct, certificate.margin, certificate.radius, certificate.lipschitz_radius, distances)
+    rows = zip(*(value.tolist() for value in values), strict=True)
+    lines = [",".join(names), *(",".join(str(cell) for cell in row) for row in rows)]
+    write_atomic(folder / "samples.csv", "\n".join(lines) + "\n")
+    right = certificate.correct
+    summary: dict[str, Any] = {
+        "title": title,
+        "method": certificate.method,
+        "samples": len(right),
+        "accuracy": float(right.double().mean()),
+        "vacuous": certificate.vacuous,
+        "median": {
+            name: _finite(float(value[right].median())) if bool(right.any()) else None
+            for name, value in zip(names[2:], values[2:], strict=True)
+        },
+        "certified_accuracy": {str(radius): certificate.accuracy(radius) for radius in RADII},
+        "margin_lipschitz": float(table.margin_lipschitz.max()),
+        "margin_hessian": _finite(float(table.margin_hessian.max())),
+        "loss_hessian": _finite(table.loss_hessian.value),
+        "layers": [{key: _finite(value) for key, value in asdict(row).items()} for row in table.layers],
+    }
+    write_json(folder / "summary.json", summary)
+    draw(curves(certificate, distances), title, folder / "curve")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a bound that does not exist is null."""
+    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
