@@ -29,8 +29,7 @@ def reproduce(
     from rich.console import Console
 
     from lowcurve.errors import UserError
-    from lowcurve.experiments import EXPERIMENTS
-    from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request
+    from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request, request_all
     from lowcurve.report.terminal import list_experiments, print_result
     from lowcurve.report.write import write_result
 
@@ -38,24 +37,20 @@ def reproduce(
     if name == "list":
         list_experiments(console)
         return
-    asked = [
-        request(
-            one,
-            preset,
-            output=output,
-            results=results,
-            data=data,
-            data_dir=data_dir,
-            rows=tuple(filter(None, rows.split(","))),
-            seeds=tuple(int(seed) for seed in filter(None, seeds.split(","))),
-            overrides=parse_pairs(overrides or []),
-            executor=executor,
-            jobs=jobs,
-            slurm=parse_pairs(slurm or []),
-            measure=not train_only,
-        )
-        for one in (EXPERIMENTS if name == "all" else [name])
-    ]
+    options = {
+        "output": output,
+        "results": results,
+        "data": data,
+        "data_dir": data_dir,
+        "rows": tuple(filter(None, rows.split(","))),
+        "seeds": tuple(int(seed) for seed in filter(None, seeds.split(","))),
+        "overrides": parse_pairs(overrides or []),
+        "executor": executor,
+        "jobs": jobs,
+        "slurm": parse_pairs(slurm or []),
+        "measure": not train_only,
+    }
+    asked = request_all(preset, **options) if name == "all" else [request(name, preset, **options)]
     failures: dict[str, str] = {}
     for result in reproduce_all(asked, console.print, failures, run=not show):
         print_result(console, result)

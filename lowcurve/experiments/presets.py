@@ -56,11 +56,18 @@ PRESETS: dict[str, Preset] = {
         name="digits",
         about="the 8×8 digits that come with scikit-learn; minutes on two cores",
         swaps={setting: ("digits", setting[1]) for setting in _SETTINGS},
-        training={"model.width": 8, "train.epochs": 10, "train.batch_size": 64, "train.lr": 0.05},
+        training={
+            "model.width": 8,
+            "train.epochs": 10,
+            "train.batch_size": 64,
+            "train.lr": 0.05,
+            "train.clip_gradient": 1.0,
+        },
         seeds=(0, 1),
         samples=Samples(
-            geometry=359, stability=128, pgd=359, pgd_steps=20, strong=128, apgd_steps=30, square_queries=300
+            geometry=200, stability=64, pgd=200, pgd_steps=20, strong=100, apgd_steps=20, square_queries=200
         ),
+        coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}},
         by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
         epoch_images=640,
     ),

@@ -86,6 +86,16 @@ def request(name: str, preset: str, **options: Any) -> Request:
     return asked
 
 
+def request_all(preset: str, **options: Any) -> list[Request]:
+    """Return a request for every experiment; of figures that a preset's data make the same, only the first."""
+    chosen: dict[Any, Request] = {}
+    for name, experiment in EXPERIMENTS.items():
+        asked = request(name, preset, **options)
+        setting = asked.preset.setting(experiment.data, experiment.model)
+        chosen.setdefault((setting, experiment.measurements, tuple(row.key for row in experiment.rows)), asked)
+    return list(chosen.values())
+
+
 def run_grid(asked: Request, say: Say) -> dict[str, str]:
     """Train and measure what is missing; return the errors of runs that failed, by name."""
     names = asked.experiment.measurements if asked.measure else ()
