@@ -1,0 +1,60 @@
+"""Every code block of the documentation runs, and every command in it is one that the program knows."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import typer.main
+from torch import nn
+
+from lowcurve.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(path: Path, *languages: str) -> list[str]:
+    return [code for language, code in BLOCK.findall(path.read_text()) if language in languages]
+
+
+def given() -> dict[str, object]:
+    """What a page may take for granted: a network of the reader's, and a batch for it."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    x, y = torch.rand(8, 3, 8, 8), torch.randint(0, 10, (8,))
+    return {"my_resnet": net.eval(), "example_input": x, "x": x, "y": y}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run_in_order(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = given()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for code in blocks(page, "python"):
+            exec(compile(code, page.name, "exec"), names)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in [*PAGES, ROOT / "README.md"]:
+        for block in blocks(page, "", "sh", "bash", "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                position = re.search(r"(?:^|-m )lowcurve ", line)
+                if position:
+                    found.append((page.name, line[position.end() :]))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_are_known(page, line):
+    words = shlex.split(line, comments=True)
+    if "|" in words or not words:  # a list of alternatives, not a command
+        return
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(command.name, words)  # parses, refuses what it does not know, runs nothing
