@@ -38,7 +38,8 @@ clean:
 
 .venv/.dev: .venv/.core
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps torchattacks  # its pins exclude current packages
+	# Without their dependencies, which do not install beside a CPU build of torch:
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps torchattacks pytorchcv
 	touch $@
 
 # The report page is tested in a real browser. Where it cannot be installed, those tests are skipped and say so.

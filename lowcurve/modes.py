@@ -14,12 +14,12 @@ from lowcurve.layers.spectral import SpectralNorm
 def observing(model: nn.Module) -> Iterator[nn.Module]:
     """Put `model` in eval mode with parameters that need no gradient; restore each module and flag on exit.
 
-    Eval mode changes no buffer of a well-behaved module; buffers are compared by version on exit and restored
-    where a forward changed them all the same, so that measuring a model never alters it.
+    Eval mode changes no buffer of a well-behaved module; buffers that a forward changed all the same are restored,
+    so that measuring a model never alters it.
     """
     modes = {module: module.training for module in model.modules()}
     flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    buffers = {buffer: (buffer._version, buffer.detach().clone()) for buffer in model.buffers()}
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     model.eval()
     for parameter in flags:
         parameter.requires_grad_(False)
@@ -32,8 +32,8 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
         for parameter, flag in flags.items():
             parameter.requires_grad_(flag)
         with torch.no_grad():
-            for buffer, (version, value) in buffers.items():
-                if buffer._version != version:
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):  # an unchanged one may be part of a graph: leave it alone
                     buffer.copy_(value)
 
 

@@ -87,6 +87,7 @@ def test_contexts_restore_everything() -> None:
     with observing(net):
         assert not any(m.training for m in net.modules())
         net(torch.randn(3, 4))
+        net.train()(torch.randn(3, 4))
     with frozen_buffers(net):
         net(torch.randn(3, 4))
     assert modes == [m.training for m in net.modules()]

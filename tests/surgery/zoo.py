@@ -1,16 +1,10 @@
 """Models by other people, and hand-written ones with awkward forwards: what the surgery must cope with."""
 
-import sys
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-try:  # pytorchcv installs torchvision; beside a CPU build of torch it may not import, and transformers would fail
-    import torchvision  # noqa: F401
-except (ImportError, RuntimeError):
-    sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 IMAGE = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SMALL = IMAGE[:, :, :8, :8].contiguous()
