@@ -34,13 +34,14 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
         (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2),    z_(1) ≥ z_(2) ≥ … the sorted logits.
 
-    Three classes leave z_(1) - z_(3) as the denominator; two leave none, and z_t - z_y stands alone.
+    Below four classes z_t - z_y stands alone: with three, the ratio to z_(1) - z_(3) would be constant, hence
+    without gradient, where t is the least likely class.
     """
     gap = (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None]))[:, 0]
-    if logits.shape[1] == 2:
+    if logits.shape[1] < 4:
         return gap
-    top = logits.topk(min(4, logits.shape[1]), dim=1).values
-    return gap / (top[:, 0] - top[:, 2:].mean(1) + 1e-12)
+    top = logits.topk(4, dim=1).values
+    return gap / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + 1e-12)
 
 
 def ascent(

@@ -1,6 +1,6 @@
 """Projected gradient descent (Madry et al. 2018) and its one-step form, FGSM (Goodfellow et al. 2015)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -9,8 +9,6 @@ from lowcurve.attacks.losses import ascent, cross_entropy
 from lowcurve.attacks.trials import Hunt, sweep
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-_OVERSHOOT = 2.5  # the steps together are this many radii long, so that the sphere is reached from any start
 
 
 def projected_gradient(
@@ -25,12 +23,17 @@ def projected_gradient(
     seed: int,
     loss: Loss = cross_entropy,
 ) -> Tensor:
-    """Climb `loss` in `steps` steps of length 2.5 ε / steps from a random start, projecting after each."""
+    """Climb `loss` from a random start, projecting after each step; step k of n is 2 ε (1 - k/n) long.
+
+    The first steps cross the ball and the last ones settle; no single length does both, and 2.5 ε/n, the usual
+    one, leaves ℓ₂ runs some degrees from the best point of the sphere even where the model is linear.
+    """
     key = streams.keys(x, seed)
+    lengths = [2 * (1 - step / steps) for step in range(steps)]
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         start = ball.random_start(streams.fold(key[rows], trial), x[rows], eps[rows], norm)
-        return _climb(model, start, x[rows], y[rows], eps[rows], norm, steps, _OVERSHOOT / steps, loss)
+        return _climb(model, start, x[rows], y[rows], eps[rows], norm, lengths, loss)
 
     return sweep(x, restarts, run)
 
@@ -41,7 +44,7 @@ def fgsm(
     """Take one step of length ε from x itself; without randomness, `restarts` and `seed` change nothing."""
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, 1, 1.0, cross_entropy)
+        return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, [1.0], cross_entropy)
 
     return sweep(x, 1, run)
 
@@ -53,20 +56,19 @@ def _climb(
     y: Tensor,
     eps: Tensor,
     norm: float,
-    steps: int,
-    rate: float,
+    lengths: Sequence[float],
     loss: Loss,
 ) -> tuple[Tensor, Tensor]:
-    """Step by `rate`·ε along the gradient's direction until broken; return which rows were, and where."""
+    """Take steps of these lengths, in units of ε, until broken; return which rows were, and where."""
     hunt = Hunt(x)
-    for step in range(steps + 1):
+    for length in (*lengths, None):
         logits, _, gradient = ascent(model, point, loss, y)
         broken = logits.argmax(1) != y
         if broken.any():
             hunt.leave(broken, point)
             point, x, y, eps, gradient = hunt.keep(~broken, point, x, y, eps, gradient)
-        if step == steps or not len(x):
+        if length is None or not len(x):
             break
-        stride = ball.column(rate * eps, x)
+        stride = ball.column(length * eps, x)
         point = ball.project(point + stride * ball.direction(gradient, point, norm), x, eps, norm)
     return hunt.found, hunt.points

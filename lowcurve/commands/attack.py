@@ -1,5 +1,7 @@
 """`lowcurve attack`: how much accuracy do attacks leave, how far are the nearest mistakes, do explanations hold?"""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,13 +45,20 @@ def attack(
     from lowcurve.commands.target import resolve
 
     first = resolve(target, data, data_dir)
-    subjects = [first, *([resolve(versus, data or first.dataset.name, data_dir)] if versus else [])]
+    subjects = [first]
+    if versus:
+        other = resolve(versus, data or first.dataset.name, data_dir)
+        subjects.append(replace(other, name=versus) if other.name == first.name else other)
     split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
     folder = output or (first.folder / "attack" if first.folder else None)
     console = Console()
     evaluations: dict[str, Evaluation] = {}
     for subject in subjects:
-        own = folder if subject is first or folder is None else folder / f"versus-{Path(subject.name).name}"
+        own = (
+            folder
+            if subject is first or folder is None
+            else folder / re.sub(r"[^\w.+-]+", "-", f"versus-{subject.name}")
+        )
         evaluations[subject.name] = evaluate(
             subject.model, split, attacks.split(","), [_number(r, "--radii") for r in radii.split(",")],
             norm=_number(norm, "--norm"), steps=_budgets(steps), restarts=restarts, seed=seed,
