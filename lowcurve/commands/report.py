@@ -10,7 +10,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders with results of reproduce or demo.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write each result as Markdown, LaTeX, CSV and figures beside it, and all of them as one HTML page.
+    """Write each result as Markdown, LaTeX, CSV and figures beside it, a README, and one HTML page.
 
     The page needs no network: tables sort, curves tell their values, and every number names its command.
     """
@@ -18,12 +18,13 @@ def report(
 
     from lowcurve.experiments.results import load_results
     from lowcurve.report.page import write_page
-    from lowcurve.report.write import write_result
+    from lowcurve.report.write import write_index, write_result
 
     console = Console()
     for folder in folders:
         for source, result in load_results(folder).items():
             for path in write_result(result, source.parent):
                 console.print(f"wrote {path}", style="dim", soft_wrap=True)
+        console.print(f"wrote {write_index(folder)}", style="dim", soft_wrap=True)
     page = write_page(folders, output)
     console.print(f"Report: {page.resolve()}", style="bold", soft_wrap=True)

@@ -11,7 +11,8 @@ from lowcurve.experiments.claims import difference, ratio
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, rows
 from lowcurve.experiments.gradient_robustness import CURVE as STABILITY
 from lowcurve.experiments.moons import FIGURE as MOONS
-from lowcurve.experiments.presets import PRESETS, Preset, Samples
+from lowcurve.experiments.presets import MOONS as MOONS_TRAINING
+from lowcurve.experiments.presets import Preset, Samples
 from lowcurve.experiments.reproduce import Request
 from lowcurve.experiments.saliency import FIGURE as SALIENCY
 
@@ -63,7 +64,7 @@ PRESET = Preset(
     seeds=(0,),
     samples=Samples(geometry=200, stability=64, pgd=200, pgd_steps=20, strong=64, apgd_steps=10, square_queries=100),
     coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}},
-    by_data=PRESETS["digits"].by_data,
+    by_data={"moons": MOONS_TRAINING},
 )
 
 _MOONS_ROWS = ("standard", "lcnn", "beta-1", "beta-10", "beta-50")

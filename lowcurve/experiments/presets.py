@@ -51,6 +51,16 @@ _SETTINGS: tuple[Setting, ...] = (
     ("cifar100", "vgg11"),
 )
 
+# Two moons are the same in every preset.
+MOONS = {
+    "model.width": 32,
+    "data.limit_train": None,
+    "train.epochs": 60,
+    "train.batch_size": 50,
+    "train.lr": 0.1,
+    "train.clip_gradient": None,
+}
+
 PRESETS: dict[str, Preset] = {
     "digits": Preset(
         name="digits",
@@ -68,7 +78,7 @@ PRESETS: dict[str, Preset] = {
             geometry=200, stability=64, pgd=200, pgd_steps=20, strong=100, apgd_steps=20, square_queries=200
         ),
         coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}},
-        by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
+        by_data={"moons": MOONS},
         epoch_images=640,
     ),
     "cpu": Preset(
@@ -86,7 +96,7 @@ PRESETS: dict[str, Preset] = {
         samples=Samples(
             geometry=256, stability=96, pgd=500, pgd_steps=10, strong=200, apgd_steps=20, square_queries=300
         ),
-        by_data={"moons": {"model.width": 32, "train.epochs": 60, "train.batch_size": 50}},
+        by_data={"moons": MOONS},
     ),
     "paper": Preset(
         name="paper",
@@ -103,7 +113,7 @@ PRESETS: dict[str, Preset] = {
             apgd_steps=100,
             square_queries=5000,
         ),
-        by_data={"moons": {"model.width": 64, "train.epochs": 60, "train.batch_size": 50}},
+        by_data={"moons": MOONS},
         epoch_images=50_000,
     ),
 }

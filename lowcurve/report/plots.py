@@ -6,6 +6,7 @@ from typing import Any
 from lowcurve.experiments.results import Result
 
 DASHES = ("-", "--", "-.", ":")
+SHADES = ("#b9d4ef", "#d3e3f4", "#edf3fa", "#fcf0e9", "#f8ddcd", "#f2c5aa")  # from the first class to the second
 
 
 def draw_curves(result: Result, folder: Path) -> list[Path]:
@@ -14,7 +15,39 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
     for position, curve in enumerate(result.curves):
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
         written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem)
+    if "moons" in result.extra:
+        written += _save(_boundaries(result.extra["moons"]), folder / f"{result.experiment}-boundaries")
     return written
+
+
+def _boundaries(moons: dict[str, Any]) -> Any:
+    """Draw the decision boundaries of all networks side by side, from low to high β."""
+    from matplotlib.figure import Figure
+
+    nets = moons["nets"]
+    figure = Figure(figsize=(3.2 * len(nets), 2.6), layout="constrained")
+    for axes, net in zip(figure.subplots(1, len(nets), squeeze=False)[0], nets, strict=True):
+        for area, color in zip(net["areas"], SHADES, strict=True):
+            axes.add_patch(_patch(area, facecolor=color, edgecolor="none"))
+        axes.add_patch(_patch(net["boundary"], fill=False, edgecolor="black", linewidth=1.5))
+        for x, y, label in moons["points"]:
+            axes.plot(x, y, ".", color=("C0", "C3")[label], markersize=2)
+        axes.set(xlim=(0, moons["width"]), ylim=(moons["height"], 0), xticks=[], yticks=[], aspect="equal")
+        axes.set_title(net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy"), fontsize=7)
+    return figure
+
+
+def _patch(path: str, **style: Any) -> Any:
+    """Read a path of moves, lines and closings (`M0 0L1 0L1 1Z`) as a patch."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+
+    points, codes = [], []
+    for stroke in path.replace("Z", "").split("M")[1:]:
+        corners = [tuple(map(float, corner.split(" "))) for corner in stroke.split("L")]
+        points += corners
+        codes += [Outline.MOVETO] + [Outline.LINETO] * (len(corners) - 1)
+    return PathPatch(Outline(points or [(0, 0)], codes or [Outline.MOVETO]), **style)
 
 
 def _figure(curve: dict[str, Any], title: str) -> Any:

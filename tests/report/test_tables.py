@@ -4,8 +4,10 @@ import csv
 import io
 import re
 
+from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown, number
-from tests.report.example import example
+from lowcurve.report.write import MARKER, write_index, write_result
+from tests.report.example import CURVE, MOONS, example
 
 
 def test_numbers_keep_what_matters():
@@ -50,3 +52,26 @@ def test_csv_has_every_seed_with_its_run():
     assert found[0]["paper_mean"] == "270.89"
     missing = [row for row in rows if row["row"] == "cure" and row["column"] == "curvature"]
     assert [(row["seed"], row["value"], row["paper_mean"]) for row in missing] == [("", "", "116.31")]
+
+
+def test_the_index_keeps_what_was_written_by_hand(tmp_path):
+    result = example(curves=[CURVE], extra={"moons": MOONS})
+    result.save(tmp_path)
+    (tmp_path / "README.md").write_text(f"# By hand\n\nReproduced.\n\n{MARKER}\n\nold tables\n")
+    written = write_result(result, tmp_path / "digits")
+    text = write_index(tmp_path).read_text()
+    assert text.startswith("# By hand\n\nReproduced.\n")
+    assert "old tables" not in text
+    assert "110.00 ± 14.14" in text
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert "digits/table-geometry-boundaries.png" in links
+    assert all((tmp_path / link).is_file() for link in links)
+    assert write_index(tmp_path).read_text() == text
+    assert all(path.stat().st_size > 0 for path in written)
+
+
+def test_figures_are_the_same_file_twice(tmp_path):
+    result = example(curves=[CURVE])
+    first = {path.name: path.read_bytes() for path in draw_curves(result, tmp_path / "a")}
+    assert first == {path.name: path.read_bytes() for path in draw_curves(result, tmp_path / "b")}
+    assert set(first) == {"table-geometry.png", "table-geometry.svg"}
