@@ -140,10 +140,10 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     world.wait()
     if checkpoint:
         session.restore(checkpoint)
-        return session
     if world.first:
-        write_json(run.folder / "environment.json", environment(config, dataset, world.size))
-    session.save()  # a full disk or a wrong folder shows now, not after the first hour
+        write_json(run.folder / "environment.json", environment(run, dataset, world.size))
+    if not checkpoint:
+        session.save()  # a full disk or a wrong folder shows now, not after the first hour
     return session
 
 

@@ -92,8 +92,13 @@ def save_model(folder: Path, model: nn.Module) -> None:
     write_atomic(folder / "model.safetensors", save(weights))
 
 
-def environment(config: Config, dataset: Dataset, world_size: int) -> dict[str, Any]:
-    """Describe what a run is made with."""
+def environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
+    """Describe what a run is made with; where it is resumed, "earlier" keeps what it was begun with."""
+    try:
+        last = run.environment
+    except UserError:  # a new run
+        last = {}
+    earlier = [*last.get("earlier", ()), {key: last.get(key) for key in ("started", "git", "torch", "processes")}]
     return {
         "lowcurve": lowcurve.__version__,
         "git": git_revision(),
@@ -105,9 +110,10 @@ def environment(config: Config, dataset: Dataset, world_size: int) -> dict[str, 
         "threads": torch.get_num_threads(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "processes": world_size,
-        "seed": config.train.seed,
+        "seed": run.config.train.seed,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
+        "earlier": earlier if last else [],
         "data": {
             "title": dataset.title,
             "train": len(dataset.train),
