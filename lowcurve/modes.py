@@ -55,6 +55,25 @@ def frozen_buffers(model: nn.Module) -> Iterator[nn.Module]:
             parametrization.training = True
 
 
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Let the processor take numbers below 1e-38 for zero, as a GPU does; restore its mode on exit.
+
+    A softplus with β = 1000 underflows at every other activation, and denormal numbers make a training step on a
+    CPU nearly twice as long.
+
+    >>> with flushed_denormals():
+    ...     float(torch.tensor(1e-39) * 1)
+    0.0
+    """
+    before = float(torch.tensor(1e-39) * 1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
 def generator(seed: int, *keys: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator fixed by `seed` and further integers such as an epoch or a sample's index.
 

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import cached
 from lowcurve.data import Dataset, Split, load_dataset
 from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
-from lowcurve.modes import generator
+from lowcurve.modes import flushed_denormals, generator
 from lowcurve.progress import bars
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import (
@@ -51,7 +51,7 @@ def train(config: Config, resume: Resume = "never") -> Run:
         if run.finished:
             return run
         devices = [world.device] if world.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), stop_requests() as request:
+        with torch.random.fork_rng(devices=devices), flushed_denormals(), stop_requests() as request:
             _train(_prepare(config, world, run), request)
         world.wait()
         return run
@@ -190,13 +190,13 @@ def _train_epoch(session: Session, request: Request, show: Callable[[int, str], 
         session.step += 1
         samples += len(y) * world.size
         session.seconds, clock = session.seconds + time.monotonic() - clock, time.monotonic()
-        if session.step % READ_EVERY == 0:
+        if (done + 1) % READ_EVERY == 0:
             means = _healthy(session)
             show(
                 done + 1,
                 f"{samples / (clock - started):.0f}/s  " + "  ".join(f"{k} {v:.3g}" for k, v in means.items()),
             )
-        _save_or_stop(session, request)
+        _save_or_stop(session, request, done + 1)
     _healthy(session)
     return samples / max(time.monotonic() - started, 1e-9)
 
@@ -210,9 +210,10 @@ def _healthy(session: Session) -> dict[str, float]:
     return means
 
 
-def _save_or_stop(session: Session, request: Request) -> None:
+def _save_or_stop(session: Session, request: Request, done: int) -> None:
+    """Save where it is time to or a signal has come, and obey the signal; `done` counts steps from the start."""
     world = session.world
-    if world.size > 1 and session.step % AGREE_EVERY:
+    if world.size > 1 and done % AGREE_EVERY:
         return
     stop = world.any(request.signal is not None)
     if stop or world.any(time.monotonic() - session.saved >= session.config.train.checkpoint_seconds):
