@@ -19,6 +19,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.experiments.grid import Cell
 from lowcurve.experiments.measurements import missing, take
 from lowcurve.experiments.presets import Samples
+from lowcurve.modes import flushed_denormals
 
 
 class Job(Protocol):
@@ -36,16 +37,13 @@ Submit = Callable[..., Job]
 
 def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
     """Train the run of `cell` unless it is trained, then take the measurements that it lacks."""
-    import torch
+    from lowcurve.training.loop import train
 
-    # Softplus with β = 1000 underflows all the time; denormal numbers make it several times slower.
-    torch.set_flush_denormal(True)
     if not cell.trained:
-        from lowcurve.training.loop import train
-
         train(cell.config, resume="auto")
-    for name in missing(cell.folder, measurements, samples):
-        take(name, cell, samples)
+    with flushed_denormals():
+        for name in missing(cell.folder, measurements, samples):
+            take(name, cell, samples)
 
 
 @contextmanager

@@ -87,10 +87,17 @@ def request(name: str, preset: str, **options: Any) -> Request:
 
 
 def request_all(preset: str, **options: Any) -> list[Request]:
-    """Return a request for every experiment; of figures that a preset's data make the same, only the first."""
+    """Return a request for every experiment that has any of the rows asked for.
+
+    Of figures that a preset's data make the same, only the first is returned.
+    """
     chosen: dict[Any, Request] = {}
+    rows = options.pop("rows", ())
     for name, experiment in EXPERIMENTS.items():
-        asked = request(name, preset, **options)
+        known = tuple(row.key for row in experiment.rows if row.key in rows)
+        if rows and not known:
+            continue
+        asked = request(name, preset, rows=known, **options)
         setting = asked.preset.setting(experiment.data, experiment.model)
         chosen.setdefault((setting, experiment.measurements, tuple(row.key for row in experiment.rows)), asked)
     return list(chosen.values())
@@ -163,8 +170,8 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
 
 def time_methods(asked: Request) -> Result:
     """Time an epoch of every method, one after the other, in this process."""
-    grid = asked.grid()
-    return assemble(asked, time_epochs(grid, asked.preset.epoch_images), {}, asked.preset.about)
+    setting, measured = time_epochs(asked.grid(), asked.preset.epoch_images)
+    return assemble(asked, measured, {}, setting)
 
 
 def load_result(asked: Request) -> Result:
