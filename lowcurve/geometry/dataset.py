@@ -93,7 +93,7 @@ def measure(
     of: tuple[str, ...] = ("loss", "margin"),
     tol: float = 1e-2,
     max_iterations: int = 30,
-    batch_size: int = 256,
+    batch_size: int = 128,
     seed: int = 0,
     description: str = "measuring",
 ) -> Measurements:

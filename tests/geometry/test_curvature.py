@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import lowcurve as lc
 from lowcurve.modes import generator
+from lowcurve.objectives.cross_entropy import log_odds_against
 from tests.geometry.conftest import KINDS, Trained, dense_hessians, dense_norms
 
 Nets = dict[tuple[str, int], Trained]
@@ -184,3 +185,39 @@ def test_results_do_not_depend_on_memory_or_company(trained: Nets) -> None:
     assert torch.allclose(together.hessian_norm[:8], apart.hessian_norm, rtol=1e-6)
     assert torch.equal(together.iterations[:8], apart.iterations)
     assert torch.allclose(together.hessian_norm[7:8], alone.hessian_norm, rtol=1e-6)
+
+
+def test_curvature_ignores_the_scale_of_f_and_rotations_of_the_input(trained: Nets) -> None:
+    case = trained["mlp", 1]
+    plain = lc.curvature(case.net, case.x, of=2, tol=1e-6, max_iterations=64)
+    scaled = lc.curvature(case.net, case.x, of=lambda z, _: -7 * z[:, 2], tol=1e-6, max_iterations=64)
+    assert torch.allclose(scaled.curvature, plain.curvature, rtol=1e-6)
+    assert torch.allclose(scaled.hessian_norm, 7 * plain.hessian_norm, rtol=1e-6)
+    rotation, _ = torch.linalg.qr(torch.randn(64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    turned = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Unflatten(1, (1, 8, 8)), case.net).double()
+    turned[0].weight.data = rotation
+    rotated = lc.curvature(turned, case.x.flatten(1) @ rotation, of=2, tol=1e-6, max_iterations=64)
+    assert torch.allclose(rotated.hessian_norm, plain.hessian_norm, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_loss_curvature_is_bounded_by_the_log_odds(trained: Nets, key) -> None:
+    """C_loss ≤ p ‖∇m‖ + C_m with m = log Σ_{c≠y} exp(z_c − z_y), p the label's probability."""
+    case = trained[key]
+    options = {"tol": 1e-6, "max_iterations": 64}
+    loss = lc.curvature(case.net, case.x, case.y, **options)
+    m = lc.curvature(case.net, case.x, case.y, of=log_odds_against, **options)
+    p = case.net(case.x).softmax(dim=1).gather(1, case.y[:, None]).squeeze(1)
+    bound = p * m.gradient_norm + m.curvature
+    assert (loss.curvature <= bound * (1 + 1e-6)).all()
+    assert (loss.curvature / bound).max() > 0.6
+
+
+def test_loss_curvature_grows_with_the_logits_and_margin_curvature_does_not(trained: Nets) -> None:
+    case = trained["mlp", 1]
+    doubled = nn.Sequential(case.net, _Scale(2.0))
+    y = case.net(case.x).argmax(dim=1)
+    loss, more = lc.curvature(case.net, case.x, y), lc.curvature(doubled, case.x, y)
+    assert more.curvature.median() > 1.5 * loss.curvature.median()
+    margin, same = lc.curvature(case.net, case.x, y, of="margin"), lc.curvature(doubled, case.x, y, of="margin")
+    assert torch.allclose(margin.curvature, same.curvature, rtol=2e-2)
