@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.experiments import EXPERIMENTS
-from lowcurve.experiments.executor import open_pool, perform, wait
+from lowcurve.experiments.executor import Submit, open_pool, perform, wait
 from lowcurve.experiments.experiment import Experiment
 from lowcurve.experiments.files import environment
 from lowcurve.experiments.grid import Cell, cells
@@ -46,6 +47,11 @@ class Request:
     def name(self) -> str:
         """The result's name: the experiment's, and the data set's where another was asked for."""
         return f"{self.experiment.name}-{self.data}" if self.data else self.experiment.name
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """What is measured of each run."""
+        return self.experiment.measurements if self.measure else ()
 
     @property
     def command(self) -> str:
@@ -103,14 +109,37 @@ def request_all(preset: str, **options: Any) -> list[Request]:
     return list(chosen.values())
 
 
-def run_grid(asked: Request, say: Say) -> dict[str, str]:
-    """Train and measure what is missing; return the errors of runs that failed, by name."""
-    names = asked.experiment.measurements if asked.measure else ()
-    samples = asked.preset.samples
-    pending = [cell for cell in asked.grid() if not cell.trained or missing(cell.folder, names, samples)]
+def reproduce_all(
+    requests: Sequence[Request], say: Say, failures: dict[str, str], *, run: bool = True
+) -> Iterator[Result]:
+    """Run each request (or nothing, with `run=False`) and yield its result; `failures` gathers runs that failed.
+
+    All requests share one pool of workers, which is opened when the first run is to be done.
+    """
+    submit: Submit | None = None
+    with ExitStack() as pool:
+        for asked in requests:
+            if asked.experiment.timed:
+                result = time_methods(asked) if run else load_result(asked)
+            else:
+                if run and (pending := _pending(asked)):
+                    if submit is None:
+                        opened = open_pool(asked.executor, asked.jobs, asked.output, asked.slurm)
+                        submit = pool.enter_context(opened)
+                    failures |= run_grid(asked, pending, say, submit)
+                result = collect(asked)
+            result.save(asked.results)
+            yield result
+
+
+def _pending(asked: Request) -> list[Cell]:
+    """Return the runs that are not trained, or lack a measurement."""
+    return [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
+
+
+def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) -> dict[str, str]:
+    """Train and measure `pending` runs; return the errors of those that failed, by name."""
     failures: dict[str, str] = {}
-    if not pending:
-        return failures
     say(f"{asked.name}: {len(pending)} of {len(asked.grid())} runs to do")
 
     def finished(cell: Cell, error: str | None) -> None:
@@ -119,35 +148,32 @@ def run_grid(asked: Request, say: Say) -> dict[str, str]:
         say(f"failed {cell.name}: {error}" if error else f"done   {describe(cell)}")
         collect(asked).save(asked.results)
 
-    with open_pool(asked.executor, asked.jobs, asked.output, asked.slurm) as submit, bars() as display:
-        jobs = {cell: submit(perform, cell, names, samples) for cell in pending}
-        epochs = {cell: cell.config.train.epochs + len(names) for cell in pending}
-        task = display.add_task(asked.name, total=sum(epochs.values()), note="")
+    jobs = {cell: submit(perform, cell, asked.measurements, asked.preset.samples) for cell in pending}
+    parts = {cell: cell.config.train.epochs + len(asked.measurements) for cell in pending}
+    with bars() as display:
+        task = display.add_task(asked.name, total=sum(parts.values()), note="")
 
         def tick() -> None:
-            done = {cell: _epochs_done(cell) + _measured(cell, names, asked) for cell in pending}
-            running = [
-                f"{cell.row.key} {done[cell]}/{epochs[cell]}" for cell in pending if 0 < done[cell] < epochs[cell]
-            ]
+            done = {cell: _parts_done(asked, cell) for cell in pending}
+            running = [f"{cell.row.key} {n}/{parts[cell]}" for cell, n in done.items() if 0 < n < parts[cell]]
             display.update(task, completed=sum(done.values()), note=", ".join(running[: asked.jobs]))
 
         wait(jobs, tick, finished)
     return failures
 
 
-def reproduce_all(
-    requests: Sequence[Request], say: Say, failures: dict[str, str], *, run: bool = True
-) -> Iterator[Result]:
-    """Run each request (or nothing, with `run=False`) and yield its result; `failures` gathers runs that failed."""
-    for asked in requests:
-        if asked.experiment.timed:
-            result = time_methods(asked) if run else load_result(asked)
-        else:
-            if run:
-                failures |= run_grid(asked, say)
-            result = collect(asked)
-        result.save(asked.results)
-        yield result
+def _missing(asked: Request, cell: Cell) -> list[str]:
+    return missing(cell.folder, asked.measurements, asked.preset.samples)
+
+
+def _parts_done(asked: Request, cell: Cell) -> int:
+    """Count finished epochs and measurements of a run."""
+    if cell.trained:
+        return cell.config.train.epochs + len(asked.measurements) - len(_missing(asked, cell))
+    try:
+        return sum(1 for _ in (cell.folder / "metrics.jsonl").open())
+    except OSError:
+        return 0
 
 
 def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
@@ -219,14 +245,3 @@ def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], 
     )
     more = experiment.extend(measured)
     return replace(result, curves=[*more.get("curves", []), *result.curves], extra=dict(more.get("extra", {})))
-
-
-def _epochs_done(cell: Cell) -> int:
-    try:
-        return sum(1 for _ in (cell.folder / "metrics.jsonl").open())
-    except OSError:
-        return 0
-
-
-def _measured(cell: Cell, names: Sequence[str], asked: Request) -> int:
-    return len(names) - len(missing(cell.folder, names, asked.preset.samples)) if cell.trained else 0

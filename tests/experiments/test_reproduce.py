@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset, Samples
-from lowcurve.experiments.reproduce import Request, collect, parse_pairs, request, reproduce_all, run_grid
+from lowcurve.experiments.reproduce import Request, collect, parse_pairs, reproduce_all, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
@@ -22,7 +23,13 @@ TINY = Preset(
     name="tiny",
     about="for tests",
     swaps={},
-    training={"model.width": 8, "data.limit_train": 64, "data.limit_test": 32, "train.epochs": 2, "train.batch_size": 16},
+    training={
+        "model.width": 8,
+        "data.limit_train": 64,
+        "data.limit_test": 32,
+        "train.epochs": 2,
+        "train.batch_size": 16,
+    },
     seeds=(0,),
     samples=Samples(geometry=8, stability=4, pgd=8, pgd_steps=2, strong=4, apgd_steps=2, square_queries=3),
 )
@@ -35,12 +42,14 @@ def asked(tmp_path):
 
 
 def state(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and "recipes" not in path.parts}
+    return {
+        path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and "recipes" not in path.parts
+    }
 
 
 def test_a_table_from_nothing_and_nothing_twice(asked):
     lines = []
-    assert run_grid(replace(asked, rows=("standard",)), lines.append) == {}
+    assert not next(reproduce_all([replace(asked, rows=("standard",))], lines.append, {})).complete
     partial = collect(asked)
     assert not partial.complete
     assert [bool(row["cells"]) for row in partial.rows] == [True, False]
@@ -53,7 +62,7 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     assert load_results(asked.results) == {asked.results / "tiny" / "table-geometry.json": result}
 
     before = state(asked.output)
-    assert run_grid(asked, lines.append) == {}
+    assert list(reproduce_all([asked], lines.append, failures)) == [replace(result, created=ANY)]
     assert state(asked.output) == before
     assert len(lines) == 4  # nothing was to do
 
@@ -72,7 +81,9 @@ def _check_against_the_library(asked, result):
     x, y = load_dataset("digits").subset(64, 32).test.subset(8, seed=0).batch(slice(None))
     found = curvature(load(asked.output / row["runs"][0]), x, y)
     assert row["cells"]["curvature"]["mean"] == pytest.approx(found.curvature.mean().item(), rel=1e-4)
-    assert row["cells"]["accuracy"]["mean"] == pytest.approx(100 * Run(asked.output / row["runs"][0]).summary["accuracy"])
+    assert row["cells"]["accuracy"]["mean"] == pytest.approx(
+        100 * Run(asked.output / row["runs"][0]).summary["accuracy"]
+    )
 
 
 def _check_the_record(asked, result):
@@ -92,7 +103,8 @@ def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
     """One worker finds no data; the other row, already trained, is still in the table."""
     broken = replace(asked, rows=("lcnn",), data="cifar10", data_dir=tmp_path)
     lines = []
-    failures = run_grid(broken, lines.append)
+    failures = {}
+    list(reproduce_all([broken], lines.append, failures))
     assert len(failures) == 1
     assert "cifar10" in next(iter(failures.values())).lower().replace("-", "")
     assert lines[-1].startswith("failed")
@@ -143,3 +155,20 @@ def test_show_prints_an_empty_table_and_runs_nothing(tmp_path):
     assert "no runs yet" in shown.output
     assert "358.86" in shown.output  # the paper's
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_demo_from_nothing_to_a_page(tmp_path, monkeypatch):
+    """The command itself, with a training of one epoch and few samples."""
+    from lowcurve.experiments import demo
+
+    short = {**demo.PRESET.training, "train.epochs": 1, "data.limit_train": 64, "data.limit_test": 16}
+    moons = {**demo.PRESET.by_data["moons"], "train.epochs": 1, "data.limit_test": 50}
+    preset = replace(demo.PRESET, training=short, by_data={"moons": moons}, samples=TINY.samples)
+    monkeypatch.setattr(demo, "PRESET", preset)
+    monkeypatch.setattr(demo, "_MOONS_ROWS", ("standard", "lcnn"))
+    shown = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert f"Report: {tmp_path / 'report.html'}" in shown.output
+    page = (tmp_path / "report.html").read_text()
+    for text in ("Four methods on digits", "certified ε = 0.1", "Saliency maps", 'type="range"', "data:image/png"):
+        assert text in page
