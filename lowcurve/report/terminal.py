@@ -1,5 +1,7 @@
 """A result in the terminal: the table, the paper's numbers in a second line, and the verdicts."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -7,7 +9,7 @@ from rich.table import Table
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result
-from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours, paper
+from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours
 
 COLORS = {"holds": "green", "does not hold": "red", "not measured": "dim"}
 
@@ -20,13 +22,10 @@ def print_result(console: Console, result: Result) -> None:
         table.add_column(column["label"], justify="right")
     table.add_column("runs", justify="right")
     for row in result.rows:
-        cells = [
-            f"{ours(row, column)}\n[dim]{paper(row, column)}[/]" if row["paper"] else ours(row, column)
-            for column in result.columns
-        ]
-        table.add_row(row["label"], *cells, str(len(row["runs"])))
+        cells = [_cell(row, column) for column in result.columns]
+        table.add_row(row["key"], *cells, str(len(row["runs"])))
     if has_paper(result):
-        table.caption = "second lines: the paper's numbers"
+        table.caption = "second lines: the paper's means"
     console.print(table)
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
@@ -34,6 +33,14 @@ def print_result(console: Console, result: Result) -> None:
         console.print(
             f" [{color}]{mark}[/] {verdict['text']}  [dim]{escape(verdict['formula'])}: {value}[/]", highlight=False
         )
+
+
+def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
+    """Print our number, and the paper's mean below it; a terminal is too narrow for both spreads."""
+    printed = row["paper"].get(column["key"])
+    return (
+        f"{ours(row, column)}\n[dim]{number(printed[0], digits=column['digits'])}[/]" if printed else ours(row, column)
+    )
 
 
 def list_experiments(console: Console) -> None:
