@@ -30,7 +30,7 @@ def _captum(method: str) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
             raise UserError(
                 f"expected the package captum for {method}; pip install 'lowcurve[explain]', or use 'gradient'"
             ) from None
-        found: Tensor = getattr(attr, method)(model).attribute(x, target=y)
+        found: Tensor = getattr(attr, method)(model).attribute(x.clone().requires_grad_(), target=y)
         return found.detach()
 
     return explain

@@ -11,7 +11,7 @@ from lowcurve.surgery.convert import convert
 
 @pytest.fixture(scope="session")
 def digits() -> Split:
-    return load_dataset("digits").test.subset(150)
+    return load_dataset("digits").test.subset(100)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lowcurve.attacks import ATTACKS, attack
 from lowcurve.errors import UserError
 
-STEPS = {"square": 40, "apgd-t": 12, "pgd": 8, "pgd-margin": 8, "fgsm": None}
+STEPS = {"square": 40, "apgd-t": 8, "pgd": 8, "pgd-margin": 8, "fgsm": None}
 NORMS = (2, math.inf)
 everyone = pytest.mark.parametrize("name", ATTACKS)
 both = pytest.mark.parametrize("norm", NORMS)
@@ -34,13 +34,13 @@ def test_examples_are_valid_and_the_accuracy_is_theirs(
     x, y = samples[0][:60].to(dtype), samples[1][:60]
     net = nets["relu"].to(dtype)
     result = attack(net, x, y, name, eps=RADII[norm], norm=norm, steps=STEPS[name])
-    wrong = net(result.adversarial).argmax(1) != y
+    wrong, clean = net(result.adversarial).argmax(1) != y, (net(x).argmax(1) != y).sum()
     net.float()
     assert result.adversarial.dtype == dtype
     assert inside(result.adversarial, x, RADII[norm], norm)
     assert torch.equal(result.success, wrong)
     assert result.accuracy == pytest.approx(1 - wrong.double().mean().item())
-    assert 0.1 < wrong.double().mean() < 1  # it does something
+    assert clean < wrong.sum() < 60  # it does something
 
 
 @everyone
@@ -59,17 +59,17 @@ def test_radius_zero_changes_nothing(
 def test_a_sample_is_attacked_alike_in_every_batch(
     name: str, norm: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = samples[0][:30].double(), samples[1][:30]
+    x, y = samples[0][:20].double(), samples[1][:20]
     net = nets["lcnn"].double()
-    eps = torch.linspace(0.5, 1.5, 30).double() * RADII[norm]
+    eps = torch.linspace(0.5, 1.5, 20).double() * RADII[norm]
 
     def run(chosen: Tensor) -> Tensor:
         return attack(
             net, x[chosen], y[chosen], name, eps=eps[chosen], norm=norm, steps=STEPS[name], restarts=2
         ).adversarial
 
-    whole = run(torch.arange(30))
-    order = torch.randperm(30)
+    whole = run(torch.arange(20))
+    order = torch.randperm(20)
     parts = torch.cat([run(part) for part in order.split(7)])
     net.float()
     assert torch.allclose(parts, whole[order], atol=1e-9)

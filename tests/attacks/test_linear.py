@@ -29,7 +29,7 @@ def problem(classes: int, size: int) -> tuple[nn.Linear, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("norm", [2, math.inf])
-@pytest.mark.parametrize("classes", [2, 3, 4, 10])
+@pytest.mark.parametrize("classes", [2, 3, 6])
 def test_the_exact_distance_is_found_to_one_percent(norm: float, classes: int) -> None:
     net, x, y = problem(classes, 30)
     truth = exact(net, x, y, norm)

@@ -1,0 +1,95 @@
+"""Strength against other libraries at equal budgets; `benchmarks/attacks.py` has the same with 500 samples."""
+
+import math
+import warnings
+
+import foolbox
+import pytest
+import torch
+import torchattacks
+from pyautoattack.autopgd_base import APGDAttack_targeted
+from pyautoattack.square import SquareAttack
+from torch import Tensor, nn
+
+from lowcurve.attacks import attack
+
+RADII = {2: (0.3, 0.5, 0.8), math.inf: (0.1,)}
+CASES = [(net, norm, eps) for net in ("relu", "lcnn") for norm, radii in RADII.items() for eps in radii]
+cases = pytest.mark.parametrize(("net", "norm", "eps"), CASES)
+NAMES = {2: "L2", math.inf: "Linf"}
+STEPS = 20
+
+
+def accuracy(model: nn.Module, adversarial: Tensor, y: Tensor) -> float:
+    return (model(adversarial).argmax(1) == y).double().mean().item()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@cases
+def test_apgd_t_is_as_strong_as_autoattack(
+    net: str, norm: float, eps: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, (x, y) = nets[net], samples
+    ours = attack(model, x, y, "apgd-t", eps=eps, norm=norm, steps=STEPS).accuracy
+    oracle = APGDAttack_targeted(model, norm=NAMES[norm], eps=eps, n_iter=STEPS, seed=0)
+    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.005
+
+
+def test_apgd_t_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
+    model, (x, y) = nets["relu"], samples
+    ours = attack(model, x, y, "apgd-t", eps=0.6, steps=STEPS).accuracy
+    oracle = torchattacks.APGDT(model, norm="L2", eps=0.6, steps=STEPS, n_classes=10)
+    assert ours <= accuracy(model, oracle(x, y), y) + 0.005
+
+
+@pytest.mark.parametrize("queries", [150])
+@cases
+def test_square_is_as_strong_as_autoattack(
+    net: str, norm: float, eps: float, queries: int, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, (x, y) = nets[net], samples
+    ours = attack(model, x, y, "square", eps=eps, norm=norm, steps=queries).accuracy
+    oracle = SquareAttack(
+        model, norm=NAMES[norm], eps=eps, n_queries=queries, p_init=0.8, seed=0, device="cpu", resc_schedule=True
+    )
+    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.02
+
+
+def test_square_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
+    x, y = samples
+    ours = attack(nets["lcnn"], x, y, "square", eps=0.5, steps=150).accuracy
+    oracle = torchattacks.Square(nets["lcnn"], norm="L2", eps=0.5, n_queries=150)
+    assert ours <= accuracy(nets["lcnn"], oracle(x, y), y) + 0.02
+
+
+@cases
+def test_pgd_is_as_strong_as_foolbox(
+    net: str, norm: float, eps: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, (x, y) = nets[net], samples
+    ours = attack(model, x, y, "pgd", eps=eps, norm=norm, steps=40).accuracy
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    family = foolbox.attacks.L2PGD if norm == 2 else foolbox.attacks.LinfPGD
+    _, adversarial, _ = family(steps=40)(wrapped, x, y, epsilons=eps)
+    assert ours <= accuracy(model, adversarial, y) + 0.005
+
+
+def test_minimal_norms_are_no_larger_than_foolbox_finds_by_ddn(
+    nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    from lowcurve.attacks.minimal import minimal_norm
+
+    model, x, y = nets["lcnn"], samples[0][:20], samples[1][:20]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    _, adversarial, success = foolbox.attacks.DDNAttack(steps=100)(wrapped, x, y, epsilons=None)
+    theirs = torch.linalg.vector_norm((adversarial - x).flatten(1), dim=1).masked_fill(~success, torch.inf)
+    ours = minimal_norm(model, x, y, steps=15, tolerance=0.02).distance
+    assert ours.mean() <= 1.02 * theirs.mean()
