@@ -1,10 +1,19 @@
 """`lowcurve train`: train a recipe, or go on with a run that was stopped."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class _Lines(logging.Handler):
+    """Log lines on the standard error of the moment: a progress bar puts them above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        typer.echo(self.format(record), err=True)
 
 
 def train(
@@ -21,15 +30,13 @@ def train(
     resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
-    import logging
-
     from lowcurve.errors import unknown_name
     from lowcurve.training.config import read_config
     from lowcurve.training.loop import train as run_training
 
     if resume not in ("auto", "never"):
         raise unknown_name("value of --resume", resume, ("auto", "never"))
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
     logging.getLogger("lowcurve").setLevel(logging.INFO)
     paths = {"output": output, "data.dir": data_dir, "model.from": source}
     given = [f"{key}={str(value)!r}" for key, value in paths.items() if value is not None]

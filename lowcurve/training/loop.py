@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -37,7 +38,7 @@ from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import term_names, training_step
 from lowcurve.training.sync import synchronize
 
-READ_EVERY = 50  # steps between readings of the loss, each of which waits for the device
+READ_EVERY = 50  # steps between readings of the loss where each waits for a GPU or for other processes
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to save or stop
 
 
@@ -150,13 +151,9 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
 def _train(session: Session, request: Request) -> None:
     settings = session.config.train
     log = Log(session.run.folder, session.epoch, session.world.first)
-    steps = len(session.loader())
     with bars() as display:
-        task = display.add_task(session.config.run_name, total=settings.epochs * steps, note="")
-
-        def show(done: int, note: str) -> None:
-            display.update(task, completed=done, note=note)
-
+        total = settings.epochs * len(session.loader())
+        show = partial(display.update, display.add_task(session.config.run_name, total=total, note=""))
         while session.epoch < settings.epochs:
             speed = _train_epoch(session, request, show)
             row = _row(session, speed)
@@ -168,37 +165,41 @@ def _train(session: Session, request: Request) -> None:
         finish(session.run, session.model, log.rows, session.seconds)
 
 
-def _train_epoch(session: Session, request: Request, show: Callable[[int, str], None]) -> float:
+def _train_epoch(session: Session, request: Request, show: Callable[..., None]) -> float:
     """Train to the end of the epoch; return images per second of all processes."""
-    config, world, settings = session.config, session.world, session.config.train
-    method, dtype = config.method.method, getattr(torch, settings.precision)
-    loader, samples = session.loader(), 0
-    clock = started = time.monotonic()
+    world, loader, samples = session.world, session.loader(), 0
+    reads = 1 if world.size == 1 and world.device.type == "cpu" else READ_EVERY
+    started = clock = time.monotonic()
     for x, y in islice(loader, session.step, None):
         done = session.epoch * len(loader) + session.step
-        for group in session.optimizer.param_groups:
-            group["lr"] = learning_rate(settings, done / (settings.epochs * len(loader)))
-        torch.manual_seed(generator(settings.seed, done, world.rank).initial_seed())
-        if settings.channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        terms = training_step(session.wrapped, x, y, method, config.method, dtype)
-        if settings.clip_gradient is not None:
-            nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
-        session.optimizer.step()
-        world.average_statistics(session.model)
-        session.meter.add(terms, len(y))
+        _step(session, x, y, done, session.config.train.epochs * len(loader))
         session.step += 1
         samples += len(y) * world.size
         session.seconds, clock = session.seconds + time.monotonic() - clock, time.monotonic()
-        if (done + 1) % READ_EVERY == 0:
-            means = _healthy(session)
-            show(
-                done + 1,
-                f"{samples / (clock - started):.0f}/s  " + "  ".join(f"{k} {v:.3g}" for k, v in means.items()),
-            )
+        show(completed=done + 1)
+        if (done + 1) % reads == 0:
+            means = "  ".join(f"{name} {mean:.3g}" for name, mean in _healthy(session).items())
+            show(note=f"{samples / (clock - started):.0f} images/s  {means}")
         _save_or_stop(session, request, done + 1)
     _healthy(session)
     return samples / max(time.monotonic() - started, 1e-9)
+
+
+def _step(session: Session, x: Tensor, y: Tensor, done: int, total: int) -> None:
+    """Take step number `done` of `total`; its noise depends on the seed, its number and the process alone."""
+    config, settings = session.config, session.config.train
+    for group in session.optimizer.param_groups:
+        group["lr"] = learning_rate(settings, done / total)
+    torch.manual_seed(generator(settings.seed, done, session.world.rank).initial_seed())
+    if settings.channels_last and x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    dtype = getattr(torch, settings.precision)
+    terms = training_step(session.wrapped, x, y, config.method.method, config.method, dtype)
+    if settings.clip_gradient is not None:
+        nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
+    session.optimizer.step()
+    session.world.average_statistics(session.model)
+    session.meter.add(terms, len(y))
 
 
 def _healthy(session: Session) -> dict[str, float]:
