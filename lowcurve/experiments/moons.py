@@ -42,6 +42,7 @@ def extend(measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str,
             shown = "standard network, β = 1000" if row.key == "standard" else f"{row.label}: β = {beta:.2g}"
             nets.append(
                 {
+                    "row": row.key,
                     "label": f"{shown}, accuracy {100 * values['accuracy']:.1f} %",
                     "order": beta if beta is not None else 1000.0,
                     **_paths(values["boundary"]),

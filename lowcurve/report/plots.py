@@ -25,16 +25,21 @@ def _boundaries(moons: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     nets = moons["nets"]
-    figure = Figure(figsize=(3.2 * len(nets), 2.6), layout="constrained")
+    figure = Figure(figsize=(3.2 * len(nets), 2.8), layout="constrained")
     for axes, net in zip(figure.subplots(1, len(nets), squeeze=False)[0], nets, strict=True):
-        for area, color in zip(net["areas"], SHADES, strict=True):
-            axes.add_patch(_patch(area, facecolor=color, edgecolor="none"))
-        axes.add_patch(_patch(net["boundary"], fill=False, edgecolor="black", linewidth=1.5))
-        for x, y, label in moons["points"]:
-            axes.plot(x, y, ".", color=("C0", "C3")[label], markersize=2)
-        axes.set(xlim=(0, moons["width"]), ylim=(moons["height"], 0), xticks=[], yticks=[], aspect="equal")
-        axes.set_title(net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy"), fontsize=7)
+        draw_net(axes, net, moons)
     return figure
+
+
+def draw_net(axes: Any, net: dict[str, Any], moons: dict[str, Any]) -> None:
+    """Draw one network's decision boundary over its probabilities and the points."""
+    for area, color in zip(net["areas"], SHADES, strict=True):
+        axes.add_patch(_patch(area, facecolor=color, edgecolor="none"))
+    axes.add_patch(_patch(net["boundary"], fill=False, edgecolor="black", linewidth=1.5))
+    for x, y, label in moons["points"]:
+        axes.plot(x, y, ".", color=("C0", "C3")[label], markersize=2)
+    axes.set(xlim=(0, moons["width"]), ylim=(moons["height"], 0), xticks=[], yticks=[], aspect="equal")
+    axes.set_title(net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy"), fontsize=8)
 
 
 def _patch(path: str, **style: Any) -> Any:
@@ -55,6 +60,13 @@ def _figure(curve: dict[str, Any], title: str) -> Any:
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
+    draw_lines(axes, curve)
+    axes.set_title(title, fontsize=9, loc="left")
+    return figure
+
+
+def draw_lines(axes: Any, curve: dict[str, Any]) -> None:
+    """Draw a line per row, its spread over seeds as a band, its prediction dotted."""
     for position, line in enumerate(curve["lines"]):
         color = f"C{position % 10}"
         style = DASHES[position // 10 % len(DASHES)]
@@ -66,10 +78,8 @@ def _figure(curve: dict[str, Any], title: str) -> Any:
         axes.set_xscale("log")
         axes.set_yscale("log")
     axes.set(xlabel=curve["x_label"], ylabel=curve["y_label"])
-    axes.set_title(title, fontsize=9, loc="left")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
-    return figure
 
 
 def _save(figure: Any, stem: Path) -> list[Path]:
