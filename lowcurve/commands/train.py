@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
-        typer.echo(self.format(record), err=True)
+        sys.stderr.write(self.format(record) + "\n")
 
 
 def train(
