@@ -21,9 +21,9 @@ WEIGHTS = (4e-4, 4e-3, 4e-2)
 SETTINGS = {
     "digits": {"model": {"width": 8}, "train": {"epochs": 20, "batch_size": 64, "lr": 0.05}},
     "cifar10": {
-        "data": {"name": "cifar10", "limit_train": 4000, "limit_test": 1000},
+        "data": {"name": "cifar10", "limit_train": 2000, "limit_test": 1000},
         "model": {"width": 8},
-        "train": {"epochs": 6, "batch_size": 64, "lr": 0.05, "evaluate_every": 6},
+        "train": {"epochs": 5, "batch_size": 64, "lr": 0.05, "evaluate_every": 5},
     },
 }
 
