@@ -77,7 +77,7 @@ class Network:
 
     def values(self, x: Tensor) -> list[Tensor]:
         """Return the input and the output of each step, in float64; the last is the logits."""
-        values = [x.double()]
+        values = [x.cpu().double()]
         for node in self.nodes:
             values.append(node.step.evaluate(*(values[i] for i in node.inputs)))
         return values
@@ -201,7 +201,7 @@ def _module_step(node: fx.Node, before: fx.Node, modules: dict[str, nn.Module]) 
     if type(module) in ACTIVATIONS:
         return Activation(_double(module))
     if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
-        bias = None if module.bias is None else module.bias.detach().double()
+        bias = None if module.bias is None else module.bias.detach().cpu().double()
         return Linear(LinearMap.of(module, shape[1:]), effective_weight(module), bias)
     if type(module) in _CHANNELWISE:
         if not getattr(getattr(module, "norm", module), "track_running_stats", True):
@@ -304,7 +304,11 @@ def _tuple(value: int | Shape, dims: int) -> Shape:
 
 
 def _double(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).double().eval().requires_grad_(False)
+    """Return a copy that computes in float64 on the processor and overwrites nothing."""
+    twin = copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
+    if hasattr(twin, "inplace"):
+        twin.inplace = False  # type: ignore[assignment]
+    return twin
 
 
 def _shape(node: fx.Node) -> Shape:

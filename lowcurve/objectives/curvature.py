@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.constants import log_betas, log_gammas
 from lowcurve.layers.softplus import CenteredSoftplus
 
 
@@ -20,12 +20,10 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
     >>> round(float(curvature_penalty(model, beta=0.1)), 6)
     0.8
     """
-    log_betas: list[Tensor] = [layer.log_beta for layer in model.modules() if isinstance(layer, CenteredSoftplus)]
-    norms = (LipschitzBatchNorm1d, LipschitzBatchNorm2d)
-    log_gammas: list[Tensor] = [layer.log_gamma for layer in model.modules() if isinstance(layer, norms)]
+    sharpness, steepness = tuple(log_betas(model).values()), tuple(log_gammas(model).values())
     penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    if log_betas:  # one stack each: a handful of kernels, however deep the net
-        penalty = penalty + beta * torch.stack(log_betas).exp().sum()
-    if log_gammas:
-        penalty = penalty + gamma * torch.stack(log_gammas).abs().sum()
+    if sharpness:  # one stack each: a handful of kernels, however deep the net
+        penalty = penalty + beta * torch.stack(sharpness).exp().sum()
+    if steepness:
+        penalty = penalty + gamma * torch.stack(steepness).abs().sum()
     return penalty
