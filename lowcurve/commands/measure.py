@@ -68,13 +68,13 @@ def _count(samples: str) -> int | float | None:
 
 def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) -> None:
     """Print a row per measure: mean ± standard error and median on both splits, the tail, the discrepancy."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from lowcurve.geometry.dataset import discrepancy
 
     train, test = tables["train"], tables["test"]
     columns = ("", "train", "median", "test", "median", "top 1 %", "Δ_tt")
-    grid = Table(*columns, box=None, header_style="bold")
+    grid = Table(*(Column(name, overflow="fold") for name in columns), box=None, header_style="bold")
     for name, difference in discrepancy(train, test).items():
         _, margin, key = name.rpartition("margin_")
         s, t = train.summary(name), test.summary(name)
