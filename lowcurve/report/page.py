@@ -8,7 +8,7 @@ from typing import Any
 
 from lowcurve.experiments.results import Result, load_results, load_runs
 from lowcurve.report import tables
-from lowcurve.report.svg import bar_chart, line_chart
+from lowcurve.report.svg import layer_chart, line_chart
 from lowcurve.training.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -53,8 +53,8 @@ def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
     return environment.get_template("page.html").render(results=results, runs=runs, counts=counts)
 
 
-def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return charts of β and γ by layer, a line per run of the first seed that has any."""
+def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
+    """Return charts of β and γ by layer with the names of their lines, one per row whose first run has any."""
     charts = {}
     for kind, label in (("beta", "β"), ("gamma", "γ")):
         groups = {
@@ -63,7 +63,7 @@ def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, s
             if row["runs"] and runs.get(row["runs"][0], {}).get(kind)
         }
         if groups:
-            charts[label] = bar_chart(groups, f"{label} after training")
+            charts[label] = layer_chart(groups, f"{label} after training"), list(groups)
     return charts
 
 

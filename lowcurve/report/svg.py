@@ -63,7 +63,7 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def bar_chart(groups: dict[str, dict[str, float]], y_label: str, log: bool = True) -> str:
+def layer_chart(groups: dict[str, dict[str, float]], y_label: str, log: bool = True) -> str:
     """Return a chart with one line of marks per group over named positions, such as β over the layers."""
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
     x = Axis([0, len(names) - 1 or 1], LEFT + 10, WIDTH - RIGHT - 10, log=False)
