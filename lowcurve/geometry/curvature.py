@@ -59,7 +59,7 @@ def curvature(
         y = checked_labels(model, x, y, of)
         parts = [
             _of_chunk(Hessian(model, x[rows], y[rows], of), tol, max_iterations, method, seed)
-            for rows in chunks(model, x, y, of, vectors=max_iterations + 4, memory=memory)
+            for rows in chunks(model, x, y, of, vectors=3 * max_iterations // 2 + 4, memory=memory)
         ]
     return Geometry(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
