@@ -76,7 +76,7 @@ def test_pgd_is_as_strong_as_foolbox(
         warnings.simplefilter("ignore")
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     family = foolbox.attacks.L2PGD if norm == 2 else foolbox.attacks.LinfPGD
-    _, adversarial, _ = family(steps=40)(wrapped, x, y, epsilons=eps)
+    _, adversarial, _ = family(steps=40, rel_stepsize=2.5 / 40)(wrapped, x, y, epsilons=eps)
     assert ours <= accuracy(model, adversarial, y) + 0.005
 
 
