@@ -102,6 +102,8 @@ def _apgd(model: nn.Module, state: _State, norm: float, steps: int) -> tuple[Ten
             hopeful = _hopeful(state, (steps - iteration) / _half(checkpoints[iteration]))
             hunt.keep(hopeful)
             state = state.select(hopeful)
+            if not hopeful.any():
+                break
         _advance(state, norm, momentum=_MOMENTUM if iteration else 1.0)
     return hunt.found, hunt.points
 
