@@ -122,11 +122,12 @@ class Config(Section):
                 "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is large; "
                 "use 'double' or a method with lcnn, csoftplus-only or softplus-wd"
             )
-        if gradient == "finite" and "cure" in terms:
-            raise ValueError("method.gradient='finite' does not go with cure; use 'double'")
-        if self.train.precision == "bfloat16" and {"gradient", "cure"} & set(terms):
+        if gradient == "finite" and (others := {"cure", "certified"} & set(terms)):
+            raise ValueError(f"method.gradient='finite' does not go with {', '.join(others)}; use 'double'")
+        differentiates = {"gradient", "cure", "certified"} & set(terms)
+        if self.train.precision == "bfloat16" and differentiates:
             raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
-        if self.train.compile and {"gradient", "cure"} & set(terms):
+        if self.train.compile and differentiates:
             raise ValueError("train.compile has no double backprop, which gradient penalties need; leave it out")
         if any(part in self.name for part in "/\\\0") or self.name in (".", ".."):
             raise ValueError(f"name is one folder, got {self.name!r}; put the rest in `output`")
