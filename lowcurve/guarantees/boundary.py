@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 from lowcurve.modes import observing
 
 
-def boundary_distance(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 30, targets: int = 9) -> Tensor:
+def boundary_distance(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 20, targets: int = 9) -> Tensor:
     """Return for each sample the smallest ‖x' − x‖₂ found such that x' is not classified as y; ∞ where none was.
 
     For each of the `targets` likeliest wrong classes c, sequential linearization of m = z_y − z_c: from x + δ go to

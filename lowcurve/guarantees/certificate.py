@@ -90,6 +90,7 @@ def pair_lipschitz(net: Network, reaches: list[Reach], y: Tensor) -> Tensor:
 def _certify_batch(
     model: nn.Module, net: Network, everywhere: list[Reach], x: Tensor, y: Tensor, local: bool
 ) -> dict[str, Tensor]:
+    y = y.cpu()
     expansion = expand(net, x, y)
     margins = expansion.margins - _rounding(model, x, expansion.values[-1])
     own = torch.zeros_like(margins, dtype=torch.bool).scatter_(1, y.view(-1, 1), True)
@@ -143,7 +144,7 @@ def _rounding(model: nn.Module, x: Tensor, exact: Tensor) -> Tensor:
     """Return what float32 may take off a margin, (N, 1); refuse a model whose steps compute something else."""
     with observing(model), torch.no_grad():
         logits = model(x)
-    seen = (logits.double() - exact).abs().amax(1, keepdim=True)
+    seen = (logits.cpu().double() - exact).abs().amax(1, keepdim=True)
     size = exact.abs().amax(1, keepdim=True)
     if bool((seen > 1e-2 * size + 1e-3).any()):
         raise UserError(

@@ -32,7 +32,7 @@ class Expansion:
     """A batch of samples seen from x: values of all steps, margins z_y − z_c, and their first derivatives.
 
     `margins` and `gradient_norms` have shape (N, C). `slopes` holds M_i of each activation, (N, C, *shape), and
-    `positions` where it sits in the network. `curved` is False when a kink leaves no quadratic bound.
+    `positions` where it sits in the network. `smooth` is False when a kink leaves no quadratic bound.
     """
 
     values: list[Tensor]
@@ -48,7 +48,7 @@ def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
     positions = tuple(i for i, node in enumerate(net.nodes) if isinstance(node.step, Activation))
     smooth = not any(_kinked(node.step) for node in net.nodes)
     with torch.enable_grad():
-        x = x.detach().double().requires_grad_(smooth)
+        x = x.detach().cpu().double().requires_grad_(smooth)
         values = net.values(x)
         logits = values[-1]
         margins = logits.gather(1, y.view(-1, 1)) - logits

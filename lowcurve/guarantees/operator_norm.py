@@ -37,7 +37,7 @@ def operator_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
     linear_map = LinearMap.of(module, input_size)
     weight = effective_weight(module)
     start = torch.randn(1, *linear_map.input_shape, generator=generator(0), dtype=torch.float64)
-    pair = largest_singular(linear_map, weight, start.to(weight.device), tolerance=1e-5)
+    pair = largest_singular(linear_map, weight, start, tolerance=1e-5)
     return Estimate(pair.sigma, pair.residual, pair.iterations)
 
 
@@ -52,9 +52,9 @@ def operator_norm_bound(module: nn.Module, input_size: tuple[int, ...] | int | N
 
 
 def effective_weight(module: nn.Module) -> Tensor:
-    """Return the weight that the layer applies (after any parametrization), in float64."""
+    """Return the weight that the layer applies (after any parametrization), in float64 on the processor."""
     weight: Tensor = module.weight  # type: ignore[assignment]
-    return weight.detach().double()
+    return weight.detach().cpu().double()
 
 
 def spectral_bound(linear_map: LinearMap, weight: Tensor) -> Bound:

@@ -58,12 +58,7 @@ def theorem_one(net: Network) -> Heuristic:
     for i, node in enumerate(net.nodes, start=1):
         if isinstance(node.step, Activation):
             width = reaches[i].rows[0].numel()
-            total += width * _relative_curvature(node.step) * blocks[i].gains.n22
+            total += width * node.step.constants.relative * blocks[i].gains.n22
         elif math.isinf(blocks[i].hessian):
             total = math.inf
     return Heuristic(total, REASON)
-
-
-def _relative_curvature(step: Activation) -> float:
-    """Return sup |s''/s'|: softplus has s''/s' = β(1 − σ) < β, four times its curvature constant."""
-    return 4 * step.constants.curvature if step.constants.convex else math.inf

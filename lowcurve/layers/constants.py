@@ -18,10 +18,14 @@ from lowcurve.layers.softplus import CenteredSoftplus
 
 @dataclass(frozen=True)
 class Constants:
-    """`lipschitz` = sup |s'| and `curvature` = sup |s''| of an activation s; `convex` where s'' ≥ 0 everywhere."""
+    """`lipschitz` = sup |s'|, `curvature` = sup |s''| and `relative` ≥ sup |s''/s'| of an activation s.
+
+    `convex` tells where s'' ≥ 0 everywhere.
+    """
 
     lipschitz: float
     curvature: float
+    relative: float = math.inf
     convex: bool = False
 
 
@@ -30,19 +34,21 @@ def softplus_constants(beta: float, leak: float = 0.0) -> Constants:
 
     With a leak a the activation is a x + (1 − a) s(x), whose slope stays below 1 and whose curvature shrinks.
     """
-    return Constants(1.0, (1 - leak) * beta / 4, convex=True)
+    return Constants(1.0, (1 - leak) * beta / 4, relative=beta, convex=True)
 
 
 def elu_constants(alpha: float) -> Constants:
     """Exponential linear unit, s = α(eˣ − 1) for x < 0: s' jumps at 0 unless α = 1."""
-    return Constants(max(1.0, alpha), 1.0 if alpha == 1 else math.inf, convex=0 <= alpha <= 1)
+    if alpha == 1:
+        return Constants(1.0, 1.0, relative=1.0, convex=True)
+    return Constants(max(1.0, abs(alpha)), math.inf, convex=0 <= alpha <= 1)
 
 
 ACTIVATIONS: dict[type[nn.Module], Callable[..., Constants]] = {
-    CenteredSoftplus: lambda m: softplus_constants(float(m.beta)),
-    LeakyCenteredSoftplus: lambda m: softplus_constants(float(m.softplus.beta), m.negative_slope),
-    SmoothClip: lambda m: Constants(1.0, float(m.softplus.beta) / 4),  # s'' is a difference of two in [0, β/4]
-    nn.Softplus: lambda m: softplus_constants(float(m.beta)),
+    CenteredSoftplus: lambda m: softplus_constants(_beta(m)),
+    LeakyCenteredSoftplus: lambda m: softplus_constants(_beta(m.softplus), m.negative_slope),
+    SmoothClip: lambda m: Constants(1.0, _beta(m.softplus) / 4),  # s'' is a difference of two in [0, β/4]
+    nn.Softplus: lambda m: softplus_constants(_beta(m)),
     nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True),
     nn.LeakyReLU: lambda m: Constants(max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1),
     nn.ELU: lambda m: elu_constants(float(m.alpha)),
@@ -57,7 +63,7 @@ def activation_constants(module: nn.Module) -> Constants | None:
     """Return the constants of an activation, or None when `module` is no activation of the table.
 
     >>> activation_constants(nn.Softplus(beta=2))
-    Constants(lipschitz=1.0, curvature=0.5, convex=True)
+    Constants(lipschitz=1.0, curvature=0.5, relative=2.0, convex=True)
     """
     rule = ACTIVATIONS.get(type(module))  # a subclass may compute something else
     return None if rule is None else rule(module)
@@ -75,18 +81,22 @@ def constants_between(module: nn.Module, low: Tensor, high: Tensor) -> tuple[Ten
         constants = activation_constants(module)
         assert constants is not None
         return torch.full_like(low, constants.lipschitz), torch.full_like(low, constants.curvature)
-    beta = float(core.beta)
+    beta = _beta(core)
     nearest = torch.clamp(torch.zeros_like(low), min=low, max=high)
     sigma = torch.sigmoid(beta * nearest)
     return leak + (1 - leak) * torch.sigmoid(beta * high), (1 - leak) * beta * sigma * (1 - sigma)
 
 
-def betas(model: nn.Module) -> dict[str, Tensor]:
-    """Return β of each centered softplus by its name: four times the layer's curvature constant."""
-    return {name: m.beta for name, m in model.named_modules() if isinstance(m, CenteredSoftplus)}
+def log_betas(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return log β of each centered softplus by the layer's name; β is four times its curvature constant."""
+    return {name: m.log_beta for name, m in model.named_modules() if isinstance(m, CenteredSoftplus)}
 
 
-def gammas(model: nn.Module) -> dict[str, Tensor]:
-    """Return γ of each Lipschitz batch norm by its name: a bound on the layer's Lipschitz constant in eval mode."""
+def log_gammas(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return log γ of each Lipschitz batch norm by the layer's name; γ bounds its eval-mode Lipschitz constant."""
     kinds = LipschitzBatchNorm1d | LipschitzBatchNorm2d
-    return {name: m.gamma for name, m in model.named_modules() if isinstance(m, kinds)}
+    return {name: m.log_gamma for name, m in model.named_modules() if isinstance(m, kinds)}
+
+
+def _beta(module: CenteredSoftplus | nn.Softplus) -> float:
+    return float(module.beta.detach() if isinstance(module, CenteredSoftplus) else module.beta)

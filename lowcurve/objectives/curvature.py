@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.layers.constants import log_betas, log_gammas
-from lowcurve.layers.softplus import CenteredSoftplus
 
 
 def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5) -> Tensor:
@@ -16,6 +15,7 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
     1` the minimum instead. A layer that is called several times counts once. A model without such layers
     has no penalty, 0.
 
+    >>> from lowcurve.layers.softplus import CenteredSoftplus
     >>> model = nn.Sequential(CenteredSoftplus(init_beta=5.0), CenteredSoftplus(init_beta=3.0))
     >>> round(float(curvature_penalty(model, beta=0.1)), 6)
     0.8
