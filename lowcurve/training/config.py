@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,7 +176,9 @@ def _explain(problem: dict[str, Any]) -> str:
     path = [str(part) for part in problem["loc"]]
     place = ".".join(path) or "recipe"
     if problem["type"] == "extra_forbidden":
-        return str(unknown_name("key", place, _keys(Config)))
+        keys = _keys(Config)
+        beside = [key for key in keys if key.rpartition(".")[0] == ".".join(path[:-1])]
+        return str(unknown_name("key", place, {*beside, *get_close_matches(place, keys, n=1)}))
     message = str(problem["msg"]).removeprefix("Value error, ")
     shown = repr(problem.get("input"))
     got = f", got {shown[:80]}" if len(path) > 1 or len(shown) < 80 else ""
@@ -187,10 +190,9 @@ def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     for name, info in section.model_fields.items():
         key = prefix + (info.alias or name)
         inner = info.annotation
+        names.append(key)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             names += _keys(inner, key + ".")
-        else:
-            names.append(key)
     return names
 
 

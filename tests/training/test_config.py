@@ -35,7 +35,8 @@ def test_a_method_brings_its_own_coefficients_and_a_recipe_may_replace_them() ->
     ("tree", "expected"),
     [
         ({"train": {"epoch": 3}}, "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-        ({"metod": {}}, "unknown key 'metod'"),
+        ({"metod": {}}, "unknown key 'metod'; did you mean 'method'? Known: data, method, model, name, output, train"),
+        ({"train": {"limit_train": 9}}, "did you mean 'data.limit_train'?"),
         ({"method": {"name": "lccn"}}, "did you mean 'lcnn'?"),
         ({"method": {"name": "lcnn+gradrag"}}, "did you mean 'gradreg'?"),
         ({"method": {"name": "relu+lcnn"}}, "one activation per network"),
