@@ -24,8 +24,8 @@ class Profile:
 
     `quadratic` takes f for its second-order expansion; `sharp` is the least bound that follows from a
     curvature of at most δ everywhere between x and x + ε. Where δ was not given it is the curvature at x
-    itself, and `sharp` is a prediction, not a bound: nothing limits the curvature beside x. Samples that
-    are not finite are NaN.
+    itself, and `sharp` is a prediction, not a bound: nothing limits the curvature beside x. A sample that
+    is not finite or has no gradient is NaN.
     """
 
     radii: Tensor  # (R,)
@@ -122,7 +122,8 @@ class _Center:
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, of: Of) -> None:
         self._model, self._x, self._y, self._of = model, x, y, of
         self._gradient, self._log_scale = gradients(model, x, y, of)
-        self._size = self._gradient.norm(dim=1)
+        size = self._gradient.norm(dim=1)
+        self._size = size.masked_fill(size == 0, torch.nan)  # nothing is relative to a zero gradient
         self._value = self._evaluate(x)
         self.unit_gradient = F.normalize(self._gradient, dim=1)
 
@@ -187,6 +188,8 @@ def _measure(
     if samples < 1 or steps < 1 or not len(radii) or min(radii) <= 0:
         raise UserError(f"expected samples ≥ 1, steps ≥ 1 and radii > 0, got {samples}, {steps}, {list(radii)}")
     x = checked_inputs(x)
+    if not len(x):
+        raise UserError("expected at least one sample, got an empty batch")
     local = curvature(model, x, y, of=of, seed=seed, memory=memory).curvature.double()
     noise = torch.stack([torch.randn(x.shape, generator=generator(seed, k)) for k in range(samples)])
     units = F.normalize(noise.flatten(2), dim=2).to(x)  # (S, N, d)

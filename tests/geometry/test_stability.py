@@ -140,6 +140,12 @@ def test_samples_that_are_not_finite_leave_the_means_alone(trained: Nets) -> Non
     assert torch.allclose(found.predicted, clean.predicted)
 
 
+def test_a_zero_gradient_has_no_relative_change() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    found = lc.gradient_stability(nn.Identity(), x, None, [0.1], 1, of=lambda z, _: z.square().sum(dim=1) / 2)
+    assert torch.isnan(found.values[0, 0, 0]) and found.values[0, 0, 1] == pytest.approx(0.1)
+
+
 def test_shapes_statistics_and_mistakes(trained: Nets) -> None:
     case = trained["mlp", 1]
     found = lc.gradient_stability(case.net, case.x[:4], case.y[:4], samples=3)
@@ -153,3 +159,5 @@ def test_shapes_statistics_and_mistakes(trained: Nets) -> None:
     for options in ({"samples": 0}, {"radii": []}, {"radii": [-1.0]}, {"direction": "worst"}):
         with pytest.raises(UserError, match=r"expected|unknown direction"):
             lc.gradient_stability(case.net, case.x, case.y, **options)
+    with pytest.raises(UserError, match="empty batch"):
+        lc.gradient_stability(case.net, case.x[:0], case.y[:0])
