@@ -28,6 +28,7 @@ import lowcurve as lc
 from benchmarks.steps import environment
 from lowcurve.data import load_dataset
 from lowcurve.guarantees.boundary import boundary_distance
+from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.spectral import converge
 from lowcurve.methods import Coefficients, Method, build, find_method
 from lowcurve.objectives.certified import boundary_distances
@@ -142,7 +143,9 @@ def objective(design: str, model: nn.Module, sharpness: float) -> Callable[[Tens
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
-        distances = boundary_distances(model(x), x, y)
+        with fast_double_backward():
+            logits = model(x)
+        distances = boundary_distances(logits, x, y)
         return F.cross_entropy(sharpness * distances, y) + lc.curvature_penalty(model, beta=decay)
 
     return loss
