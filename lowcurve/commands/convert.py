@@ -46,8 +46,9 @@ def _load(target: str, data: str | None, data_dir: Path | None, input_size: str 
     """Return the model, inputs, and labels where a data set gives them."""
     import torch
 
-    from lowcurve.commands.target import load_factory, resolve
+    from lowcurve.commands.target import resolve
     from lowcurve.errors import UserError
+    from lowcurve.factory import load_factory
     from lowcurve.modes import generator
 
     if input_size is None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +27,7 @@ class Target:
 def resolve(target: str, data: str | None = None, data_dir: Path | None = None) -> Target:
     """Load the model that `target` names; the data set is `data`, or the one that the run was trained on."""
     from lowcurve.data import load_dataset
+    from lowcurve.factory import load_factory
 
     if Path(target).is_dir():
         from lowcurve.training.runs import load, load_config
@@ -42,24 +41,3 @@ def resolve(target: str, data: str | None = None, data_dir: Path | None = None) 
     if data is None:
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
     return Target(model.eval(), load_dataset(data, data_dir), target, None)
-
-
-def load_factory(target: str) -> nn.Module:
-    """Import `package.module:factory` (the working directory counts) and call it for a model."""
-    from torch import nn
-
-    package, colon, factory = target.partition(":")
-    if not colon:
-        raise UserError(
-            f"expected a run folder or package:factory, got {target!r}; no such folder. "
-            "A factory is a function without arguments that returns a model, for example mypackage.models:resnet"
-        )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        model = getattr(import_module(package), factory)()
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot load {target!r}: {error}") from error
-    if not isinstance(model, nn.Module):
-        raise UserError(f"{target!r} returned {type(model).__name__}, expected an nn.Module")
-    return model

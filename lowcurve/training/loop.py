@@ -31,7 +31,7 @@ from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, processes
 from lowcurve.training.interrupt import Request, stop_requests
 from lowcurve.training.log import Log, Meter, constants
-from lowcurve.training.network import network, start_from
+from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, environment, write_json
 from lowcurve.training.start import Resume, claim
@@ -125,8 +125,10 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     """Load the data, make the network and the optimizer, and take them to the newest checkpoint."""
     dataset = load_dataset(config.data.name, config.data.dir)
     dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
+    checkpoint = latest_checkpoint(run.folder / "checkpoints")
+    world.wait()  # the first process writes below
     torch.manual_seed(config.train.seed)
-    make = network if config.model.source is None else start_from
+    make = network if config.model.source is None or checkpoint else start_from
     model = make(config, dataset.input_size, dataset.num_classes, run.folder).to(world.device).train()
     if config.train.channels_last and len(dataset.input_size) == 3:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -137,10 +139,10 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     wrapped = world.wrap(model)
     meter = Meter(term_names(config.method.method), world.device)
     session = Session(config, world, run, dataset, model, wrapped, make_optimizer(model, config.train), meter)
-    checkpoint = latest_checkpoint(run.folder / "checkpoints")
-    world.wait()
     if checkpoint:
         session.restore(checkpoint)
+    elif config.model.source and world.first:
+        keep_source(config.model.source, run.folder)
     if world.first:
         write_json(run.folder / "environment.json", environment(run, dataset, world.size))
     if not checkpoint:

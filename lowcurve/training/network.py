@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lowcurve.errors import UserError
+from lowcurve.factory import load_factory
 from lowcurve.methods import Method, build, operate
 from lowcurve.modes import observing
 from lowcurve.training.config import Config, read_config
@@ -34,7 +35,7 @@ def network(config: Config, input_size: tuple[int, ...], num_classes: int, folde
         net = network(before, input_size, num_classes, folder / SOURCE)
         method = _rest(method, before.method.method)
     else:
-        net = _made(config.model.source)
+        net = load_factory(config.model.source)
     _check(net, input_size, num_classes, config.model.source)
     return operate(net, method, input_size, config.method)
 
@@ -43,18 +44,22 @@ def start_from(config: Config, input_size: tuple[int, ...], num_classes: int, fo
     """Return the network that a recipe with `model.from` starts to train, with the weights of its source."""
     from lowcurve.training.runs import load, load_config
 
-    source = config.model.source
-    assert source is not None
+    source = str(config.model.source)
     if not Path(source).is_dir():
         return network(config, input_size, num_classes, folder)
-    before = load_config(source)
-    (folder / SOURCE).mkdir(exist_ok=True)
-    shutil.copyfile(Path(source) / "config.toml", folder / SOURCE / "config.toml")
-    if (Path(source) / SOURCE).is_dir():
-        shutil.copytree(Path(source) / SOURCE, folder / SOURCE / SOURCE, dirs_exist_ok=True)
     net = load(source)
     _check(net, input_size, num_classes, source)
-    return operate(net, _rest(config.method.method, before.method.method), input_size, config.method)
+    method = _rest(config.method.method, load_config(source).method.method)
+    return operate(net, method, input_size, config.method)
+
+
+def keep_source(source: str, folder: Path) -> None:
+    """Copy the recipes of the run that `source` names and of its own sources: `network` needs no other folder."""
+    if Path(source).is_dir():
+        (folder / SOURCE).mkdir(exist_ok=True)
+        shutil.copyfile(Path(source) / "config.toml", folder / SOURCE / "config.toml")
+        if (Path(source) / SOURCE).is_dir():
+            shutil.copytree(Path(source) / SOURCE, folder / SOURCE / SOURCE, dirs_exist_ok=True)
 
 
 def _rest(method: Method, done: Method) -> Method:
@@ -67,17 +72,11 @@ def _rest(method: Method, done: Method) -> Method:
     )
 
 
-def _made(source: str) -> nn.Module:
-    from lowcurve.commands.target import load_factory
-
-    return load_factory(source)
-
-
 def _check(net: nn.Module, input_size: tuple[int, ...], num_classes: int, source: str) -> None:
     try:
         with observing(net), torch.no_grad():
             shape = tuple(net(torch.zeros(2, *input_size)).shape)
-    except RuntimeError as error:
+    except Exception as error:  # whatever the user's own code raises
         raise UserError(f"{source} cannot take samples of shape {input_size}: {error}") from None
     if shape != (2, num_classes):
         raise UserError(

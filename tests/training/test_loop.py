@@ -181,11 +181,21 @@ class TestFineTuning:
             run.folder.rename(tmp_path / f"moved-{run.folder.name}")
         assert same_bits(dict(load(third).state_dict()), weights(third))
 
+    def test_it_resumes_without_its_source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        base = train(recipe(tmp_path, name="base", method={"name": "csoftplus-only"}))
+        config = recipe(tmp_path, name="tuned", method={"name": "lcnn"}, model={"from": str(base.folder)})
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(Meter, "add", lambda *arguments: 1 / 0)
+            train(config)
+        base.folder.rename(tmp_path / "moved")
+        assert train(config, resume="auto").finished
+
     def test_wrong_sources_are_refused(self, tmp_path: Path) -> None:
         cases = {
             "nowhere:factory": "cannot load",
             "nowhere": "package:factory",
             "tests.training.makers:nothing": "cannot load",
+            "tests.training.makers:recipe": "missing 1 required positional argument",
         }
         for source, expected in cases.items():
             with pytest.raises(UserError, match=expected):
