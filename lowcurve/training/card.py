@@ -22,8 +22,8 @@ def finish(run: Run, model: nn.Module, rows: list[dict[str, Any]], seconds: floa
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "beta": last["beta"],
         "gamma": last["gamma"],
+        "weights_sha256": save_model(run.folder, model),
     }
-    save_model(run.folder, model)
     write_atomic(run.folder / "card.md", card(run, summary))
     write_json(run.folder / "summary.json", summary)
 

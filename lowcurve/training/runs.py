@@ -1,5 +1,6 @@
 """What is a run? A folder with its recipe, its figures, its weights and what it was made with."""
 
+import hashlib
 import json
 import os
 import platform
@@ -10,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 import lowcurve
 from lowcurve.data import Dataset
@@ -71,25 +72,34 @@ def load(run: Run | Path | str) -> nn.Module:
     config = run.config
     if not run.finished:
         raise UserError(f"{run.folder} is not finished; run its recipe again with --resume auto")
+    made, expected = run.environment, run.summary.get("weights_sha256")
     try:
-        shape = run.environment["data"]
+        shape = made["data"]
         input_size, num_classes = tuple(map(int, shape["input_size"])), int(shape["num_classes"])
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{run.folder}/environment.json does not tell the data's shape; train it again") from None
     with torch.random.fork_rng(devices=[]):
         model = network(config, input_size, num_classes, run.folder)
-    try:
-        weights = load_file(run.folder / "model.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read the weights of {run.folder}: {error}; train it again") from None
-    load_weights(model, weights, str(run.folder))
+    load_weights(model, _read_weights(run.folder / "model.safetensors", expected), str(run.folder))
     return model.eval()
 
 
-def save_model(folder: Path, model: nn.Module) -> None:
-    """Write the final weights."""
+def save_model(folder: Path, model: nn.Module) -> str:
+    """Write the final weights; return their SHA-256."""
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    write_atomic(folder / "model.safetensors", save(weights))
+    data = safetensors.torch.save(weights)
+    write_atomic(folder / "model.safetensors", data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_weights(path: Path, expected: object) -> dict[str, Tensor]:
+    try:
+        data = path.read_bytes()
+        if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+            raise UserError(f"{path} has been altered since its run was finished; train it again")
+        return safetensors.torch.load(data)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot read {path}: {error}; train it again") from None
 
 
 def environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
