@@ -19,14 +19,18 @@ class Replay:
         self.model = model
         self.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self.noisy = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
-        self.noise = torch.random.get_rng_state() if self.noisy else None
+        self.gpu = next((p.device for p in model.parameters() if p.device.type == "cuda"), None)
+        if self.noisy:
+            self.noise = torch.random.get_rng_state()
+            self.gpu_noise = torch.cuda.get_rng_state(self.gpu) if self.gpu else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits at `x`."""
         copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        if self.noise is None:
+        if not self.noisy:
             return functional_call(self.model, copies, (x,))
-        devices = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=[self.gpu] if self.gpu else []):
             torch.random.set_rng_state(self.noise)
+            if self.gpu_noise is not None:
+                torch.cuda.set_rng_state(self.gpu_noise, self.gpu)
             return functional_call(self.model, copies, (x,))
