@@ -31,6 +31,6 @@ class Replay:
             return functional_call(self.model, copies, (x,))
         with torch.random.fork_rng(devices=[self.gpu] if self.gpu else []):
             torch.random.set_rng_state(self.noise)
-            if self.gpu_noise is not None:
+            if self.gpu is not None and self.gpu_noise is not None:
                 torch.cuda.set_rng_state(self.gpu_noise, self.gpu)
             return functional_call(self.model, copies, (x,))
