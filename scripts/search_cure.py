@@ -16,8 +16,7 @@ from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
 from lowcurve.training.config import Config, parse_config
 
-STEPS = (0.1, 0.5, 1.5)
-WEIGHTS = (4e-4, 4e-3, 4e-2)
+PAIRS = ((0.5, 4e-3), (0.5, 4e-2), (1.5, 4e-3), (0.5, 4e-4), (1.5, 4e-2), (0.1, 4e-2))  # h, λ
 SETTINGS = {
     "digits": {"model": {"width": 8}, "train": {"epochs": 20, "batch_size": 64, "lr": 0.05}},
     "cifar10": {
@@ -56,8 +55,7 @@ def main() -> None:
     parser.add_argument("--data", choices=SETTINGS, default="digits")
     parser.add_argument("--output", type=Path, default=Path("runs/search-cure"))
     options = parser.parse_args()
-    pairs = [(None, None), *((step, weight) for step in STEPS for weight in WEIGHTS)]
-    for step, weight in pairs:
+    for step, weight in ((None, None), *PAIRS):
         try:
             line = describe(recipe(options.data, options.output, step, weight))
         except UserError as error:
