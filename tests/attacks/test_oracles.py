@@ -1,4 +1,7 @@
-"""Strength against other libraries at equal budgets; `benchmarks/attacks.py` has the same with 500 samples."""
+"""Strength against other libraries at equal budgets, to one sample of a hundred (Square: two).
+
+`benchmarks/attacks.py` compares to 0.5 % with 500 samples.
+"""
 
 import math
 import warnings
@@ -13,11 +16,11 @@ from torch import Tensor, nn
 
 from lowcurve.attacks import attack
 
-RADII = {2: (0.3, 0.5, 0.8), math.inf: (0.1,)}
+RADII = {2: (0.3, 0.6, 0.9), math.inf: (0.12,)}
 CASES = [(net, norm, eps) for net in ("relu", "lcnn") for norm, radii in RADII.items() for eps in radii]
 cases = pytest.mark.parametrize(("net", "norm", "eps"), CASES)
 NAMES = {2: "L2", math.inf: "Linf"}
-STEPS = 20
+STEPS = 12
 
 
 def accuracy(model: nn.Module, adversarial: Tensor, y: Tensor) -> float:
@@ -36,14 +39,14 @@ def test_apgd_t_is_as_strong_as_autoattack(
     model, (x, y) = nets[net], samples
     ours = attack(model, x, y, "apgd-t", eps=eps, norm=norm, steps=STEPS).accuracy
     oracle = APGDAttack_targeted(model, norm=NAMES[norm], eps=eps, n_iter=STEPS, seed=0)
-    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.005
+    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.01 + 1e-9
 
 
 def test_apgd_t_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
     model, (x, y) = nets["relu"], samples
     ours = attack(model, x, y, "apgd-t", eps=0.6, steps=STEPS).accuracy
     oracle = torchattacks.APGDT(model, norm="L2", eps=0.6, steps=STEPS, n_classes=10)
-    assert ours <= accuracy(model, oracle(x, y), y) + 0.005
+    assert ours <= accuracy(model, oracle(x, y), y) + 0.01 + 1e-9
 
 
 @pytest.mark.parametrize("queries", [150])
@@ -56,14 +59,14 @@ def test_square_is_as_strong_as_autoattack(
     oracle = SquareAttack(
         model, norm=NAMES[norm], eps=eps, n_queries=queries, p_init=0.8, seed=0, device="cpu", resc_schedule=True
     )
-    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.02
+    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.02 + 1e-9
 
 
 def test_square_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
     x, y = samples
     ours = attack(nets["lcnn"], x, y, "square", eps=0.5, steps=150).accuracy
     oracle = torchattacks.Square(nets["lcnn"], norm="L2", eps=0.5, n_queries=150)
-    assert ours <= accuracy(nets["lcnn"], oracle(x, y), y) + 0.02
+    assert ours <= accuracy(nets["lcnn"], oracle(x, y), y) + 0.02 + 1e-9
 
 
 @cases
@@ -77,7 +80,7 @@ def test_pgd_is_as_strong_as_foolbox(
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     family = foolbox.attacks.L2PGD if norm == 2 else foolbox.attacks.LinfPGD
     _, adversarial, _ = family(steps=40, rel_stepsize=2.5 / 40)(wrapped, x, y, epsilons=eps)
-    assert ours <= accuracy(model, adversarial, y) + 0.005
+    assert ours <= accuracy(model, adversarial, y) + 0.01 + 1e-9
 
 
 def test_minimal_norms_are_no_larger_than_foolbox_finds_by_ddn(
@@ -85,11 +88,11 @@ def test_minimal_norms_are_no_larger_than_foolbox_finds_by_ddn(
 ) -> None:
     from lowcurve.attacks.minimal import minimal_norm
 
-    model, x, y = nets["lcnn"], samples[0][:20], samples[1][:20]
+    model, x, y = nets["lcnn"], samples[0][:8], samples[1][:8]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-    _, adversarial, success = foolbox.attacks.DDNAttack(steps=100)(wrapped, x, y, epsilons=None)
+    _, adversarial, success = foolbox.attacks.DDNAttack(steps=60)(wrapped, x, y, epsilons=None)
     theirs = torch.linalg.vector_norm((adversarial - x).flatten(1), dim=1).masked_fill(~success, torch.inf)
-    ours = minimal_norm(model, x, y, steps=15, tolerance=0.02).distance
+    ours = minimal_norm(model, x, y, steps=12, tolerance=0.02).distance
     assert ours.mean() <= 1.02 * theirs.mean()
