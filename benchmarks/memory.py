@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -33,10 +34,10 @@ def _measure(row: str) -> float:
     net = build(method, "resnet18", (3, 32, 32), 10, width=16).train()
     x, y = torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,))
     training_step(net, x[:2], y[:2], method, Coefficients(**{**method.coefficients, **changes}))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
     for _ in range(2):
         training_step(net, x, y, method, Coefficients(**{**method.coefficients, **changes}))
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
 
 
 if __name__ == "__main__":
