@@ -1,6 +1,6 @@
 """Produce every number of docs/what-is-true.md: python docs/what_is_true.py [--write] puts them into the page.
 
-The page holds values between markers, <!--name-->value<!--/-->; this script recomputes them in float64 with fixed seeds.
+The page holds values between markers, <!--name-->value<!--/-->; this script recomputes them in float64, seeds fixed.
 `--check` fails when a number on the page is not what the script finds.
 """
 
