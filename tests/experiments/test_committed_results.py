@@ -1,0 +1,67 @@
+"""What is committed in results/ hangs together: every number comes from a run whose recipe and record are there."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.grid import fingerprint
+from lowcurve.experiments.results import load_results, load_runs
+from lowcurve.training.config import read_config
+
+ROOT = Path(__file__).parents[2] / "results"
+RESULTS = load_results(ROOT) if any(ROOT.glob("*/*.json")) else {}
+RECIPES = sorted(ROOT.glob("*/recipes/*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains_the_run_that_it_names(path):
+    config = read_config(path)
+    assert config.run_name == path.stem
+    assert config.run_name.endswith(f"-s{config.train.seed}-{fingerprint(config)}")
+    assert (config.data.dir, config.output) == (None, Path("runs"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_number_is_a_mean_over_recorded_runs(path):
+    result, records = RESULTS[path], load_runs(path.parent)
+    experiment = next(EXPERIMENTS[name] for name in EXPERIMENTS if result.experiment in (name, f"{name}-cifar100"))
+    if experiment.timed:
+        return
+    scales = {column["key"]: column["scale"] for column in result.columns}
+    for row in result.rows:
+        measured = {
+            str(records[name]["seed"]): {
+                key: value
+                for measurement in experiment.measurements
+                for key, value in records[name]["measurements"].get(measurement, {"values": {}})["values"].items()
+            }
+            for name in row["runs"]
+        }
+        measured = {seed: {**values, **experiment.derive(values)} for seed, values in measured.items()}
+        for key, cell in row["cells"].items():
+            assert cell["mean"] == pytest.approx(statistics.fmean(cell["values"].values()))
+            for seed, value in cell["values"].items():
+                assert value == pytest.approx(scales[key] * measured[seed][key])
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_verdicts_follow_from_the_numbers(path):
+    result = RESULTS[path]
+    means = {(row["key"], key): cell["mean"] for row in result.rows for key, cell in row["cells"].items()}
+    name = next(name for name in EXPERIMENTS if result.experiment in (name, f"{name}-cifar100"))
+    for claim, verdict in zip(EXPERIMENTS[name].claims, result.verdicts, strict=True):
+        assert verdict["formula"] == claim.formula()
+        assert verdict["verdict"] == claim.judge(claim.evaluate(means.get))
+
+
+@pytest.mark.skipif(not RESULTS, reason="no results are committed")
+def test_the_index_shows_every_result_and_every_linked_file_is_there():
+    import re
+
+    text = (ROOT / "README.md").read_text()
+    for result in RESULTS.values():
+        assert f"## {result.experiment} ({result.preset})" in text
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / link).exists()
