@@ -23,7 +23,7 @@ from lowcurve.types import Bound, Estimate
 # Bounds are computed in float64 (error about 1e-12). The network runs in float32, where a dot product of n terms is
 # that of a weight changed by at most n·2⁻²⁴ relatively: this slack covers rows of up to 1,600 terms at their worst.
 SLACK = 1 + 1e-4
-DENSE_LIMIT = 2048  # the smaller side up to which a layer is written out as a matrix (about a second at most)
+DENSE_LIMIT = 1024  # the smaller side up to which a layer is written out as a matrix (a fraction of a second)
 
 
 def operator_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = None) -> Estimate:
