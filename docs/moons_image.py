@@ -20,6 +20,8 @@ def main() -> None:
     draw_net(axes[0], nets["standard"], moons)
     draw_net(axes[1], nets["lcnn"], moons)
     draw_lines(axes[2], result.curves[0])
+    axes[2].set_ylim(-1, 6)  # room for the legend
+    axes[2].legend(fontsize=6.5, loc="upper left")
     target = ROOT / "docs" / "images" / "moons.png"
     target.parent.mkdir(exist_ok=True)
     figure.savefig(target, dpi=110, metadata={"Software": None})

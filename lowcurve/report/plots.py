@@ -16,7 +16,9 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
         written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem)
     if "moons" in result.extra:
-        written += _save(_boundaries(result.extra["moons"]), folder / f"{result.experiment}-boundaries")
+        path = folder / f"{result.experiment}-boundaries.png"  # as SVG it would be as large as all the rest together
+        _boundaries(result.extra["moons"]).savefig(path, dpi=100, metadata={"Software": None})
+        written.append(path)
     return written
 
 
