@@ -44,12 +44,13 @@ def evaluate(
             "expected at least one attack, at least one radius and a batch size from 1 on, "
             f"got attacks {list(attacks)}, radii {list(radii)} and {batch_size}"
         )
+    attacks, radii = tuple(dict.fromkeys(attacks)), tuple(dict.fromkeys(map(float, radii)))
     job = _Job(model, split, _budgets(attacks, steps or {}), verify.check_norm(norm), restarts, seed)
     storage = Storage(folder, job.settings()) if folder else None
     rows = storage.read() if storage else []
     done = {(row.attack, row.steps, row.eps, row.sample) for row in rows}
     batches = torch.arange(len(split)).split(batch_size)
-    parts = [(name, float(eps), batch) for batch in batches for name in attacks for eps in radii]
+    parts = [(name, eps, batch) for batch in batches for name in attacks for eps in radii]
     for name, eps, batch in track(parts, "attacking"):
         missing = [i for i in batch.tolist() if (name, job.budgets[name], eps, i) not in done]
         if missing:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from lowcurve.attacks import ball, streams
 from lowcurve.attacks.losses import ascent, cross_entropy
 from lowcurve.attacks.trials import Hunt, sweep
+from lowcurve.errors import UserError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,6 +43,8 @@ def fgsm(
     model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
 ) -> Tensor:
     """Take one step of length ε from x itself; without randomness, `restarts` and `seed` change nothing."""
+    if steps != 1:
+        raise UserError(f"expected one step of fgsm, got {steps}; for more use pgd")
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, [1.0], cross_entropy)

@@ -23,12 +23,12 @@ def random_squares(
 ) -> Tensor:
     """Try `steps` random patches per sample, `restarts` times, and keep those that shrink the margin."""
     key = streams.keys(x, seed)
-    images = x.view(-1, *_image_shape(x.shape[1:]))
+    images = x.reshape(-1, *_image_shape(x.shape[1:]))
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         search = streams.fold(key[rows], trial)
         found, points = _search(model, images[rows], y[rows], eps[rows], search, norm, steps, x.shape[1:])
-        return found, points.view(-1, *x.shape[1:])
+        return found, points.reshape(x[rows].shape)
 
     with torch.no_grad():
         return sweep(x, restarts, run)
@@ -44,11 +44,12 @@ def _search(
     steps: int,
     shape: torch.Size,
 ) -> tuple[Tensor, Tensor]:
+    """Search from one start per row until broken; `shape` is what the model takes. Say which rows were, and where."""
     hunt = Hunt(x)
     start, propose = (_stripes, _shift) if norm == math.inf else (_tiles, _move)
     point, best, candidate = x, torch.full_like(eps, -torch.inf), start(x, eps, key)
     for step in range(steps + 1):
-        logits = model(candidate.view(-1, *shape))
+        logits = model(candidate.reshape(-1, *shape))
         value, broken = margin(logits, y), logits.argmax(1) != y
         better = value > best
         point = torch.where(ball.column(better, x), candidate, point)

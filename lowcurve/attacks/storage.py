@@ -10,6 +10,7 @@ from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks.table import Evaluation, Row
@@ -95,7 +96,7 @@ def fingerprint(*tensors: Tensor) -> str:
     for tensor in tensors:
         data = tensor.detach().cpu().contiguous()
         digest.update(f"{tuple(data.shape)} {data.dtype}".encode())
-        digest.update(data.numpy().tobytes())
+        digest.update(data.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -142,6 +142,21 @@ def test_a_constant_classifier_is_right_or_wrong_for_ever(name: str, norm: float
 
 
 @everyone
+@both
+def test_the_memory_layout_makes_no_difference(
+    name: str, norm: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    x, y = samples[0][:20], samples[1][:20]
+    transposed = x.transpose(2, 3).contiguous().transpose(2, 3)
+    assert torch.equal(transposed, x) and not transposed.is_contiguous()
+    plain, other = (
+        attack(nets["relu"], batch, y, name, eps=RADII[norm], norm=norm, steps=STEPS[name]) for batch in (x, transposed)
+    )
+    assert torch.equal(plain.success, other.success)
+    assert torch.allclose(plain.adversarial, other.adversarial, atol=1e-3)
+
+
+@everyone
 def test_models_that_cannot_take_an_empty_batch(name: str) -> None:
     class Picky(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -198,6 +213,7 @@ def test_ball_and_box_are_never_left(
         ({"eps": torch.ones(2)}, "one eps or 3"),
         ({"norm": 1}, "norm 2 or math.inf"),
         ({"steps": 0}, "at least 1"),
+        ({"name": "fgsm", "steps": 2, "y": None}, "one step of fgsm, got 2; for more use pgd"),
         ({"model": nn.Linear(2, 1)}, "two or more classes"),
         ({"model": nn.Linear(2, 2).requires_grad_(False), "nan": True}, "finite logits"),
     ],
@@ -207,5 +223,7 @@ def test_mistakes_are_explained(change: dict, message: str) -> None:
     arguments |= {"name": "pgd", "eps": 0.1} | change
     if arguments.pop("nan", False):
         arguments["model"].weight.fill_(torch.nan)
+    if arguments["y"] is None:  # an attack on the labels that the model gives
+        arguments["y"] = arguments["model"](arguments["x"]).argmax(1)
     with pytest.raises(UserError, match=message):
         attack(**arguments)

@@ -123,6 +123,11 @@ def test_another_evaluation_needs_another_folder(change: str, digits: Split, tmp
         run(net, split, tmp_path, attacks=("fgsm",), **options)
 
 
+def test_a_name_or_radius_given_twice_counts_once(nets: dict[str, nn.Module], digits: Split) -> None:
+    once, twice = (run(nets["relu"], digits, attacks=("fgsm",) * n, radii=(0.2, 1) * n) for n in (1, 2))
+    assert once == twice and once.cell("fgsm", 1).samples == len(digits)
+
+
 def test_mistakes_are_explained(digits: Split) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(UserError, match="did you mean 'square'"):
