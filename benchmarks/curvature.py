@@ -3,7 +3,7 @@
 Run `python -m benchmarks.curvature [--output benchmarks/results]`, about eight minutes on one thread. Lanczos (ours)
 and power iteration (the paper's estimator, |uᵀHu| after 10 or 20 steps) measure the same samples of the same trained
 networks in turn, timed by the processor's clock, which other programs disturb little. "plain" is power iteration with
-PyTorch's own double backward, as the paper's code has it; the others share this library's faster products. The truth
+PyTorch's own double backward, as one would write it; the others share this library's faster products. The truth
 is the dense Hessian in float64, column by column, and its eigenvalues.
 """
 
