@@ -1,7 +1,8 @@
 r"""How far can an input move, in ℓ₂, before the network's answer can change? Sound radii, or a clear refusal.
 
-Along every ray from x the margin m = z_y − z_c falls at most as fast as min(g + K t, L) allows (g = ‖∇m(x)‖, K of
-`lowcurve.guarantees.expansion`, L a Lipschitz bound), so the answer is safe up to the t where that has used m up:
+At distance t from x the margin m = z_y − z_c is at least m − g t − K t²/2 (g = ‖∇m(x)‖, K of
+`lowcurve.guarantees.expansion`), and from any point on it falls no faster than a Lipschitz bound L. The best of both
+is ∫₀ᵗ min(g + K s, L) ds, and the answer is safe until that has used m up:
 
 .. math:: r = \frac{2m}{g + \sqrt{g^2 + 2Km}} \text{ while } r ≤ t_0 = \frac{L-g}{K},
           \text{ afterwards } t_0 + \frac{m - g t_0 - K t_0^2/2}{L},
@@ -18,6 +19,7 @@ from lowcurve.guarantees.expansion import Expansion, curvature, expand
 from lowcurve.guarantees.graph import Network, network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.modes import observing
+from lowcurve.progress import track
 from lowcurve.types import Certificate
 
 # Float32 evaluation moves a logit by a few units in the last place per layer. What is seen at x, 16-fold, and 1e-5 of
@@ -44,7 +46,8 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     if not 0 <= int(y.min()) <= int(y.max()) < net.num_outputs or net.num_outputs < 2:
         raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
     everywhere = net.reaches()
-    parts = [_certify_batch(model, net, everywhere, *pair, local=local) for pair in _batches(net, everywhere, x, y)]
+    batches = track(_batches(net, everywhere, x, y), "certifying samples")
+    parts = [_certify_batch(model, net, everywhere, *pair, local=local) for pair in batches]
     joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Certificate(
         radius=joined.pop("radius"),
@@ -107,7 +110,7 @@ def _certify_batch(
         "radius": radius,
         "lipschitz_radius": plain,
         "margin": margins.amin(1),
-        "correct": margins.amin(1) > 0,
+        "correct": expansion.margins.masked_fill(own, torch.inf).amin(1) > 0,
         "gradient_norm": gradient.gather(1, nearest).squeeze(1),
         "hessian_bound": hessian.gather(1, nearest).squeeze(1),
         "lipschitz_bound": lipschitz.gather(1, nearest).squeeze(1),
@@ -157,5 +160,5 @@ def _rounding(model: nn.Module, x: Tensor, exact: Tensor) -> Tensor:
 def _batches(net: Network, reaches: list[Reach], x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Cut the samples so that the slopes of one batch fit in memory."""
     per_sample = net.num_outputs * sum(reach.rows[0].numel() for reach in reaches)
-    size = max(1, min(256, int(_ELEMENTS / per_sample)))
+    size = max(1, min(64, int(_ELEMENTS / per_sample)))
     return list(zip(x.split(size), y.split(size), strict=True))
