@@ -36,8 +36,8 @@ from lowcurve.objectives.certified import boundary_distances
 PLAIN = Method("Plain Lipschitz", activation="softplus-10", spectral=True)
 # (design, model, sharpnesses)
 GRID: tuple[tuple[str, str, tuple[float, ...]], ...] = (
-    ("certified", "convnet", (4.0, 12.0)),
-    ("plain", "convnet", (4.0, 12.0)),
+    ("certified", "convnet", (4.0, 8.0, 12.0)),
+    ("plain", "convnet", (4.0, 8.0, 12.0)),
     ("certified", "mlp", (6.0, 12.0, 24.0)),
     ("plain", "mlp", (3.0, 6.0, 12.0)),
     ("linear", "linear", (6.0, 12.0)),
