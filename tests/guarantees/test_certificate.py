@@ -1,5 +1,6 @@
 """Certified radii: exact where a closed form exists, at most what an attack finds, at least the Lipschitz radius."""
 
+import copy
 import math
 
 import pytest
@@ -121,6 +122,23 @@ def test_no_attack_gets_inside_a_certified_ball(local, digits_net):
     assert int(broken.success.sum()) == 0
     ratio = (found.radius / nearest)[found.correct].median()
     assert ratio > (0.85 if local else 0.7)  # tight, not only true
+
+
+def test_hessian_and_gradient_bounds_hold_for_a_trained_net(digits_net):
+    """At samples, halfway between samples of different classes, and in noise: the largest of 60 exact Hessians."""
+    model, x, _ = digits_net
+    found = lc.bounds(model, (1, 8, 8))
+    twin = copy.deepcopy(model).double().requires_grad_(False)
+    points = torch.cat([x[:20], (x[:20] + x[20:40]) / 2, torch.randn(20, 1, 8, 8)]).double().flatten(1)
+
+    def margin(v):
+        logits = twin(v.view(1, 1, 8, 8))[0]
+        return logits[0] - logits[1]
+
+    slopes = torch.func.vmap(torch.func.grad(margin))(points).norm(dim=1)
+    hessians = torch.linalg.matrix_norm(torch.func.vmap(torch.func.hessian(margin))(points), ord=2)
+    assert 0.1 * found.margin_lipschitz[0, 1] < slopes.max() <= found.margin_lipschitz[0, 1]
+    assert 0.1 * found.margin_hessian[0, 1] < hessians.max() <= found.margin_hessian[0, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
