@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.guarantees.expansion import Expansion, curvature, expand
-from lowcurve.guarantees.graph import Network, network
+from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.modes import observing
 from lowcurve.progress import track
@@ -144,16 +145,11 @@ def _smallest(radii: Tensor, own: Tensor) -> Tensor:
 
 
 def _rounding(model: nn.Module, x: Tensor, exact: Tensor) -> Tensor:
-    """Return what float32 may take off a margin, (N, 1); refuse a model whose steps compute something else."""
+    """Return what float32 may take off a margin, (N, 1)."""
     with observing(model), torch.no_grad():
         logits = model(x)
     seen = (logits.cpu().double() - exact).abs().amax(1, keepdim=True)
     size = exact.abs().amax(1, keepdim=True)
-    if bool((seen > 1e-2 * size + 1e-3).any()):
-        raise UserError(
-            "expected the traced steps to reproduce the model's logits, got a difference of "
-            f"{float(seen.max()):.2g}; a hook or a state that torch.fx cannot see changes the result: remove it"
-        )
     return 2 * (_SEEN * seen + _RELATIVE * size)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lowcurve.guarantees.graph import Network
+from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Activation, Ball, MaxPool, Reach
 
 

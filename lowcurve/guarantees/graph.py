@@ -7,27 +7,24 @@ import copy
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from lowcurve.errors import UserError
-from lowcurve.guarantees.calculus import IDENTITY, Block
-from lowcurve.guarantees.operator_norm import SLACK, effective_weight
+from lowcurve.guarantees.operator_norm import effective_weight
+from lowcurve.guarantees.steplist import Network, Node, Shape
 from lowcurve.guarantees.steps import (
     Activation,
     Add,
     AveragePool,
-    Ball,
     Channelwise,
     Concatenate,
     Linear,
     MaxPool,
-    Reach,
     Reshape,
     Step,
 )
@@ -35,9 +32,8 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.constants import ACTIVATIONS
 from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.residual import Normalize
-from lowcurve.modes import observing
+from lowcurve.modes import generator, observing
 
-Shape = tuple[int, ...]
 _CHANNELWISE = (nn.BatchNorm1d, nn.BatchNorm2d, LipschitzBatchNorm1d, LipschitzBatchNorm2d, Normalize)
 _NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten)
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
@@ -54,61 +50,8 @@ _RESHAPES = (
     "reshape",
     "squeeze",
     "contiguous",
+    "clone",
 )
-_SAME = (F.dropout, "clone")
-
-
-@dataclass(frozen=True)
-class Node:
-    """A step with its name in the model and the positions of its inputs; position 0 is the network's input."""
-
-    name: str
-    step: Step
-    inputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Network:
-    """A model as a list of steps in the order of evaluation: the function that bounds and certificates speak of."""
-
-    nodes: tuple[Node, ...]
-    input_size: Shape
-    num_outputs: int
-
-    def values(self, x: Tensor) -> list[Tensor]:
-        """Return the input and the output of each step, in float64; the last is the logits."""
-        values = [x.cpu().double()]
-        for node in self.nodes:
-            values.append(node.step.evaluate(*(values[i] for i in node.inputs)))
-        return values
-
-    def blocks(self) -> list[Block]:
-        """Return the constants of the maps from the input to each position, the input itself first."""
-        blocks = [IDENTITY]
-        for node in self.nodes:
-            blocks.append(node.step.block(node.name, *(blocks[i] for i in node.inputs)))
-        return blocks
-
-    def reaches(self, values: list[Tensor] | None = None, ball: Ball | None = None) -> list[Reach]:
-        """Return how far each position can move: everywhere, or in a ball around inputs whose `values` are given."""
-        one = torch.ones(1 if ball is None else len(ball.radius), dtype=torch.float64)
-        reaches = [Reach(one, one.view(-1, *(1 for _ in self.input_size)).expand(-1, *self.input_size))]
-        for node in self.nodes:
-            before = tuple(reaches[i] for i in node.inputs)
-            centers = () if values is None else tuple(values[i] for i in node.inputs)
-            reaches.append(node.step.reach(before, centers, ball))
-        return reaches
-
-    def head(self) -> tuple[Tensor, int]:
-        """Split off the last linear layer: its matrix (classes, features) and the position of the features.
-
-        Margins are differences of rows of this matrix, whose norms are known exactly. A model that does not end
-        in a Linear layer has the identity for a head.
-        """
-        last = self.nodes[-1]
-        if isinstance(last.step, Linear) and not last.step.map.stride:
-            return last.step.weight * SLACK, last.inputs[0]
-        return torch.eye(self.num_outputs, dtype=torch.float64), len(self.nodes)
 
 
 class _Tracer(fx.Tracer):
@@ -122,20 +65,36 @@ class _Tracer(fx.Tracer):
 
 def network(model: nn.Module, input_size: Shape) -> Network:
     """Trace `model` in eval mode on samples of shape `input_size` and return its steps; weights are copied."""
-    with observing(model):
+    with observing(model), torch.no_grad():
+        whole = model
         if _Tracer().is_leaf_module(model, ""):
-            model = nn.Sequential(model)  # a single layer has no graph of its own
-        graph, modules = _traced(model, input_size), dict(model.named_modules())
+            whole = nn.Sequential(model)  # a single layer has no graph of its own
+        graph, modules = _traced(whole, input_size), dict(whole.named_modules())
         nodes: list[Node] = []
         position: dict[fx.Node, int] = {}
         for node in graph.nodes:
             if node.op == "placeholder":
                 position[node] = 0
             elif node.op == "output":
-                return _finished(node, nodes, position, input_size)
+                found = _finished(node, nodes, position, input_size)
+                _verify(found, model)
+                return found
             elif "tensor_meta" in node.meta and node.op != "get_attr":
                 _append(node, modules, nodes, position)
     raise UserError("expected a model with an output, got a graph without one")
+
+
+def _verify(net: Network, model: nn.Module) -> None:
+    """Refuse a model whose traced steps compute something else than it does."""
+    like = next(iter(model.parameters()), torch.zeros(()))
+    x = torch.rand(2, *net.input_size, generator=generator(0), dtype=torch.float64)
+    exact, logits = net.values(x)[-1], model(x.to(like)).cpu().double()
+    difference = float((logits - exact).abs().max())
+    if not difference <= 1e-2 * float(exact.abs().max()) + 1e-3:
+        raise UserError(
+            "expected the traced steps to reproduce the model's logits, got a difference of "
+            f"{difference:.2g}; a hook or a state that torch.fx cannot see changes the result: remove it"
+        )
 
 
 def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
@@ -255,7 +214,8 @@ _FUNCTIONS: tuple[tuple[tuple[Any, ...], Callable[[fx.Node, list[fx.Node]], Step
     (_QUOTIENTS, _quotient_step),
     (_CONCATENATIONS, _concatenation_step),
     (_RELUS, lambda node, inputs: Activation(nn.ReLU())),
-    ((*_RESHAPES, *_SAME), lambda node, inputs: Reshape(_shape(node)[1:])),
+    (_RESHAPES, lambda node, inputs: Reshape(_shape(node)[1:])),
+    ((F.dropout,), lambda node, inputs: None if node.kwargs.get("training", True) else Reshape(_shape(node)[1:])),
 )
 
 

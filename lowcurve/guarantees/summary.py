@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block
-from lowcurve.guarantees.graph import Network, network
+from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Activation, AveragePool, Channelwise, Linear, MaxPool, Step
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
 from lowcurve.layers.constants import log_betas, log_gammas

@@ -81,4 +81,4 @@ def margin_hessian_norm(model: nn.Module, x: Tensor, y: int, c: int) -> float:
     """‖∇²(z_y − z_c)‖₂ at x by torch.func.hessian in float64."""
     model = model.double()
     hessian = torch.func.hessian(lambda v: (lambda z: z[0, y] - z[0, c])(model(v[None])))(x.double())
-    return float(torch.linalg.matrix_norm(hessian.reshape(x.numel(), x.numel()), ord=2))
+    return float(torch.linalg.matrix_norm(hessian.reshape(x.numel(), x.numel()), ord=2).detach())
