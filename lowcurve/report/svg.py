@@ -45,7 +45,7 @@ class Axis:
             return whole if len(whole) >= 3 else inside
         rough = (self.high - self.low) / MARKS
         power = 10.0 ** math.floor(math.log10(rough))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.9 * rough)
         first = math.ceil(self.low / step - 1e-9)
         return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
 

@@ -17,7 +17,7 @@ def number(mean: float | None, std: float | None = None, digits: int = 2) -> str
     """
     if mean is None:
         return "–"
-    return _digits(mean, digits) + (f" ± {_digits(std, digits)}" if std is not None else "")
+    return _digits(mean, digits) + (f" ± {std:.{digits}f}" if std is not None else "")
 
 
 def _digits(value: float, digits: int) -> str:

@@ -84,7 +84,7 @@ def test_a_phone_scrolls_tables_not_the_page(page):
         """return [...document.querySelectorAll('body *')].filter((e) => !e.closest('.scroll, pre'))
         .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"""
     )
-    assert page.run("return document.documentElement.clientWidth") == 360
+    assert page.run("return [innerWidth, document.documentElement.clientWidth]") == [360, 360]
     assert wide == 0
     page.devtools("Emulation.clearDeviceMetricsOverride")
 
