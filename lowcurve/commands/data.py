@@ -7,9 +7,7 @@ import typer
 
 app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]")
-]
+DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]")]
 
 
 @app.command("list")
@@ -37,9 +35,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 @app.command()
 def check(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Data sets; all that are here by default.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; all that are here by default.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Read data sets completely: checksums of official files, shapes, labels, samples per class."""
