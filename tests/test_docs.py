@@ -24,7 +24,7 @@ def given() -> dict[str, object]:
     """What a page may take for granted: a network of the reader's, and a batch for it."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
     x, y = torch.rand(8, 3, 8, 8), torch.randint(0, 10, (8,))
-    return {"my_resnet": net.eval(), "example_input": x, "x": x, "y": y}
+    return {"my_resnet": net.eval(), "model": net, "example_input": x, "x": x, "y": y}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)

@@ -22,7 +22,8 @@ def test_the_ten_line_example_runs() -> None:
 
 
 def test_every_linked_file_exists() -> None:
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", prose)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 
