@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from lowcurve.layers.spectral import SpectralNorm
+from lowcurve.layers.spectral import held
 
 
 @contextmanager
@@ -41,18 +41,14 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
 def frozen_buffers(model: nn.Module) -> Iterator[nn.Module]:
     """Let train-mode forwards use batch statistics as usual, but update no running statistic and no singular vector."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    spectral = [m for m in model.modules() if isinstance(m, SpectralNorm) and m.training]
     for norm in norms:
         norm.track_running_stats = False
-    for parametrization in spectral:
-        parametrization.training = False
     try:
-        yield model
+        with held(model):
+            yield model
     finally:
         for norm in norms:
             norm.track_running_stats = True
-        for parametrization in spectral:
-            parametrization.training = True
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import grad
 
 from lowcurve.errors import UserError
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSES = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_WEIGHT_GRADIENTS = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,8 @@ class LinearMap:
         """Return W x for a batch x of shape (N, *input_shape)."""
         if not self.stride:
             return F.linear(x, weight)
-        native = self._native_padding()
-        if native is None:
-            flat = [p for pair in reversed(self.padding) for p in pair]
-            x = F.pad(x, flat, mode="circular" if self.circular else "constant")
-        return _CONVOLUTIONS[len(self.stride)](x, weight, None, self.stride, native or 0, self.dilation, self.groups)
+        x, padding = self._padded(x)
+        return _CONVOLUTIONS[len(self.stride)](x, weight, None, self.stride, padding, self.dilation, self.groups)
 
     def adjoint(self, weight: Tensor, y: Tensor) -> Tensor:
         """Return Wᵀ y for a batch y of shape (N, *output_shape)."""
@@ -107,6 +106,23 @@ class LinearMap:
             for axis, (n, (before, after)) in enumerate(zip(size, self.padding, strict=True)):
                 x = _unpad(x, axis + 2, n, before, after, self.circular)
         return x
+
+    def outer(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of ⟨y, W x⟩ in the weight, for batches y and x; it does not depend on W."""
+        if not self.stride:
+            return y.mT @ x
+        x, padding = self._padded(x)
+        shape = (self.output_shape[0], self.input_shape[0] // self.groups, *self.kernel)
+        gradient = _WEIGHT_GRADIENTS[len(self.stride)]
+        return gradient(x, shape, y, self.stride, padding, self.dilation, self.groups)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | int]:
+        """Return x, padded where PyTorch's convolution cannot do that itself, and what it has to pad."""
+        native = self._native_padding()
+        if native is not None:
+            return x, native
+        flat = [p for pair in reversed(self.padding) for p in pair]
+        return F.pad(x, flat, mode="circular" if self.circular else "constant"), 0
 
     def _native_padding(self) -> tuple[int, ...] | None:
         """The padding argument of PyTorch's convolution where it can do the padding itself."""

@@ -2,9 +2,12 @@
 
 The weight W is divided by σ = uᵀ W v, where u and v are the leading singular vectors of the *real* linear map at
 the true input size (Ryu et al. 2019), followed through training by one warm-started power iteration per step.
+As uᵀ W v is linear in W, it is ⟨W, S⟩ with S = ∂σ/∂W: the iteration computes S once, and no graph contains a
+convolution for σ.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,14 +21,15 @@ _FIRST_ITERATIONS = 15
 
 
 class SpectralNorm(nn.Module):
-    """The parametrization W ↦ W / σ(W), with σ = ⟨u, W v⟩ differentiable in W and u, v held constant.
+    """The parametrization W ↦ W / σ(W), with σ = ⟨u, W v⟩ = ⟨W, S⟩ differentiable in W and u, v, S held constant.
 
-    Reading the weight never iterates and eval mode changes nothing: `advance` is called by the host layer's
-    forward, once, and only in training.
+    Reading the weight never iterates and eval mode changes nothing: the host layer's forward iterates, once, and
+    only in training.
     """
 
     left: Tensor
     right: Tensor
+    slope: Tensor
 
     def __init__(self, module: nn.Module, input_size: tuple[int, ...] | int | None, iterations: int) -> None:
         super().__init__()
@@ -35,7 +39,8 @@ class SpectralNorm(nn.Module):
         right = torch.randn(1, *self.map.input_shape, generator=torch.Generator().manual_seed(0))
         self.register_buffer("right", _unit(right.to(weight)))
         self.register_buffer("left", _unit(self.map.apply(weight, self.right)))
-        self._iterate(weight, _FIRST_ITERATIONS)
+        self.register_buffer("slope", torch.zeros_like(weight))
+        _iterate([(self, weight)], _FIRST_ITERATIONS)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight divided by its operator norm."""
@@ -47,19 +52,11 @@ class SpectralNorm(nn.Module):
 
     def sigma(self, weight: Tensor) -> Tensor:
         """The operator norm ⟨u, W v⟩ as far as the iteration has come, at least the smallest positive number."""
-        left, right = self.left, self.right
+        slope = self.slope
         if torch.is_grad_enabled() and weight.requires_grad:
-            left, right = (
-                left.clone(),
-                right.clone(),
-            )  # a later forward may advance the buffers before backward
-        with torch.autocast(weight.device.type, enabled=False):
-            sigma = (left * self.map.apply(weight.to(right.dtype), right)).sum()
+            slope = slope.clone()  # a later forward may advance the buffer before backward
+        sigma = (weight.to(slope.dtype) * slope).sum()
         return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
-
-    def advance(self, weight: Tensor) -> None:
-        """Follow the weight by the usual number of power iterations."""
-        self._iterate(weight, self.iterations)
 
     def converge(self, weight: Tensor, tolerance: float = 1e-5) -> float:
         """Iterate until the singular pair's residual is below `tolerance` σ; return σ."""
@@ -67,15 +64,8 @@ class SpectralNorm(nn.Module):
         if pair.sigma > 0:
             self.right.copy_(pair.right)
             self.left.copy_(pair.left)
+            self.slope.copy_(self.map.outer(pair.left, pair.right))
         return pair.sigma
-
-    @torch.no_grad()
-    def _iterate(self, weight: Tensor, iterations: int) -> None:
-        weight = weight.detach().to(self.right.dtype)
-        with torch.autocast(weight.device.type, enabled=False):
-            for _ in range(iterations):
-                self.right.copy_(_unit(self.map.adjoint(weight, self.left)))
-                self.left.copy_(_unit(self.map.apply(weight, self.right)))
 
 
 def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = None, iterations: int = 1) -> nn.Module:
@@ -128,10 +118,58 @@ def original(module: nn.Module) -> Tensor:
     return weight
 
 
+def advance(model: nn.Module) -> None:
+    """Do now, for all layers of `model` at a time, what each layer's forward would do: follow the weight.
+
+    In one go the many small operations find the processor's caches warm, and `held` forwards can be repeated.
+    """
+    _follow([(spectral, original(module)) for _, module, spectral in normalized_layers(model)])
+
+
+@contextmanager
+def held(model: nn.Module) -> Iterator[None]:
+    """Let no forward inside this context iterate, in training mode either."""
+    iterating = [spectral for _, _, spectral in normalized_layers(model) if spectral.training]
+    for spectral in iterating:
+        spectral.training = False
+    try:
+        yield
+    finally:
+        for spectral in iterating:
+            spectral.training = True
+
+
 def _advance(module: nn.Module, _inputs: Any) -> None:
     spectral = spectral_of(module)
-    if spectral is not None and spectral.training:
-        spectral.advance(original(module))
+    if spectral is not None:
+        _follow([(spectral, original(module))])
+
+
+def _follow(layers: list[tuple[SpectralNorm, Tensor]]) -> None:
+    """Iterate those in training mode, each as often as it is set to."""
+    layers = [layer for layer in layers if layer[0].training]
+    for iterations in sorted({spectral.iterations for spectral, _ in layers}):
+        _iterate([layer for layer in layers if layer[0].iterations == iterations], iterations)
+
+
+@torch.no_grad()
+def _iterate(layers: list[tuple[SpectralNorm, Tensor]], iterations: int) -> None:
+    """Replace v by Wᵀu and u by W v, of unit length, `iterations` times; then renew S."""
+    weights = [weight.detach().to(spectral.right.dtype) for spectral, weight in layers]
+    maps = [spectral.map for spectral, _ in layers]
+    left, right, slope = ([getattr(s, name) for s, _ in layers] for name in ("left", "right", "slope"))
+    with torch.autocast(weights[0].device.type, enabled=False):
+        for _ in range(iterations):
+            _assign_units(right, [m.adjoint(w, u) for m, w, u in zip(maps, weights, left, strict=True)])
+            _assign_units(left, [m.apply(w, v) for m, w, v in zip(maps, weights, right, strict=True)])
+        torch._foreach_copy_(slope, [m.outer(u, v) for m, u, v in zip(maps, left, right, strict=True)])
+
+
+def _assign_units(buffers: list[Tensor], values: list[Tensor]) -> None:
+    norms = torch._foreach_norm(values)
+    torch._foreach_clamp_min_(norms, torch.finfo(values[0].dtype).tiny)
+    torch._foreach_div_(values, norms)
+    torch._foreach_copy_(buffers, values)
 
 
 def _unit(x: Tensor) -> Tensor:

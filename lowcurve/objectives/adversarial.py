@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import cached
 
+from lowcurve.layers.spectral import held
 from lowcurve.modes import observing
 from lowcurve.objectives.replay import Replay
 
@@ -23,9 +23,12 @@ def adversarial_examples(
     In neither does a running statistic or a singular vector move. Parameters need no gradient meanwhile: a
     step costs a forward and half a backward.
     """
-    with observing(model), cached():
-        net: Callable[[Tensor], Tensor] = Replay(model.train()) if mode == "train" else model
-        return ascend(lambda z: F.cross_entropy(net(z), y, reduction="sum"), x, eps, steps)
+    with observing(model):
+        if mode == "eval":
+            return ascend(lambda z: F.cross_entropy(model(z), y, reduction="sum"), x, eps, steps)
+        with held(model.train()):
+            replay = Replay(model)
+            return ascend(lambda z: F.cross_entropy(replay(z), y, reduction="sum"), x, eps, steps)
 
 
 def ascend(loss: Callable[[Tensor], Tensor], x: Tensor, eps: float, steps: int) -> Tensor:

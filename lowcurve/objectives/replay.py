@@ -4,20 +4,27 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lowcurve.layers.spectral import SpectralNorm
+
 
 class Replay:
     """The function that `model` is about to compute, kept for further inputs.
 
     In train mode a forward changes its own successor: batch norm moves its running statistics (which scale
-    a γ-BN), power iteration its singular vectors, dropout the generator. Make a `Replay` *before* the first
-    forward; each call then starts from what that forward started from and works on copies, so the model's
-    own buffers advance once per step and graphs of earlier passes stay valid. Batch statistics are the new
-    input's own.
+    a γ-BN), dropout the generator. Make a `Replay` *before* the first forward; each call then starts from what
+    that forward started from and works on copies, so the model's own buffers advance once per step and graphs
+    of earlier passes stay valid. Batch statistics are the new input's own. Spectral norms are taken as they
+    are: `advance` them first and keep them `held`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        self.buffers = {
+            f"{prefix}.{name}" if prefix else name: buffer.detach().clone()
+            for prefix, module in model.named_modules()
+            if not isinstance(module, SpectralNorm)
+            for name, buffer in module.named_buffers(recurse=False)
+        }
         self.noisy = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
         self.gpu = next((p.device for p in model.parameters() if p.device.type == "cuda"), None)
         if self.noisy:

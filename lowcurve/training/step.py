@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.layers.spectral import advance, held
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.certified import boundary_distances
@@ -46,14 +47,16 @@ def training_step(
     numbers = coefficients or Coefficients(**method.coefficients)
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     model.zero_grad(set_to_none=True)
-    if "adversarial" in method.terms:
-        with _autocast(x, dtype), fast_double_backward():
-            eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
-            x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
-    step = _Step(model, x.detach(), y, method.terms, numbers, dtype)
-    penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
-    finite = "gradient" in method.terms and numbers.gradient == "finite"
-    terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
+    advance(bare)
+    with held(bare):
+        if "adversarial" in method.terms:
+            with _autocast(x, dtype), fast_double_backward():
+                eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
+                x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
+        step = _Step(model, x.detach(), y, method.terms, numbers, dtype)
+        penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
+        finite = "gradient" in method.terms and numbers.gradient == "finite"
+        terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
     terms = {name: value.detach() for name, value in terms.items()}
     terms["loss"] = torch.stack(list(terms.values())).sum()
     terms["accuracy"] = (logits.detach().argmax(1) == y).float().mean()

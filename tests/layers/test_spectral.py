@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from lowcurve import spectral_norm
 from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap
-from lowcurve.layers.spectral import converge, original, spectral_of
+from lowcurve.layers.spectral import advance, converge, held, original, spectral_of
 from tests.dense import dense_jacobian
 
 
@@ -48,6 +48,9 @@ def test_map_and_adjoint_equal_the_dense_matrix(case: tuple[nn.Module, tuple[int
     y = torch.randn(2, *linear_map.output_shape, dtype=torch.float64)
     assert torch.allclose(linear_map.apply(module.weight, x).flatten(1), x.flatten(1) @ dense.T)
     assert torch.allclose(linear_map.adjoint(module.weight, y).flatten(1), y.flatten(1) @ dense)
+    weight = module.weight.detach().requires_grad_()
+    (truth,) = torch.autograd.grad((y * linear_map.apply(weight, x)).sum(), weight)
+    assert torch.allclose(linear_map.outer(y, x), truth)
 
 
 @settings(deadline=None, max_examples=80)
@@ -94,7 +97,8 @@ def test_eval_and_reading_never_iterate_and_training_iterates_once() -> None:
     layer.train()(torch.randn(2, 6))
     spectral = spectral_of(layer)
     weight = original(layer).detach()
-    v = weight.T @ before[-2][0] if before[-2].shape == (1, 4) else weight.T @ before[-1][0]
+    left = next(t for t in before if t.shape == (1, 4))
+    v = weight.T @ left[0]
     assert torch.allclose(spectral.right[0], v / v.norm(), atol=1e-6)
 
 
@@ -105,11 +109,30 @@ def test_state_dict_keys_exist_from_construction_and_round_trip() -> None:
         "parametrizations.weight.original",
         "parametrizations.weight.0.left",
         "parametrizations.weight.0.right",
+        "parametrizations.weight.0.slope",
     }
     twin.load_state_dict(layer.state_dict())
     x = torch.randn(3, 6)
     assert torch.equal(twin(x), layer(x))
     assert torch.equal(copy.deepcopy(layer).eval()(x), layer.eval()(x))
+
+
+def test_advancing_all_layers_at_a_time_is_what_their_forwards_do() -> None:
+    torch.manual_seed(0)
+    layers = [spectral_norm(nn.Linear(6, 4)), spectral_norm(nn.Linear(4, 3), iterations=2), nn.Linear(3, 2)]
+    net = nn.Sequential(*layers).train()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    twin, x = copy.deepcopy(net), torch.randn(5, 6)
+    y = net(x)
+    advance(twin)
+    with held(twin):
+        assert torch.allclose(twin(x), y, atol=1e-6)
+        assert torch.equal(twin(x), twin(x))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state(net), state(twin), strict=True))
+    twin(x)
+    assert not all(map(torch.equal, state(net), state(twin)))
 
 
 def test_backward_after_two_training_forwards() -> None:
