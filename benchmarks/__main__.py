@@ -97,7 +97,7 @@ def _growth(axis: str) -> dict[str, object]:
     for value in GROWTH[axis]:
         settings = {"width": 16, "batch": 64, "size": 32} | {axis: value}
         for row, times in step_times(GROWTH_ROWS, rounds=3, **settings).items():
-            milliseconds[row].append(1e3 * statistics.median(times))
+            milliseconds[row].append(1e3 * statistics.median(own for own, _ in times))
     exponents = {
         row: float(np.polyfit(np.log(GROWTH[axis]), np.log(times), 1)[0]) for row, times in milliseconds.items()
     }

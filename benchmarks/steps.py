@@ -1,7 +1,7 @@
 """What does a training step of each method cost, in units of the same network with ReLU?
 
-Steps of all methods are interleaved, so that whatever else the machine does hits all of them; the figure is the median
-over rounds of the ratio to that round's ReLU step, with the quartiles as its spread.
+Every step stands between two ReLU steps and is divided by their mean, so that whatever else the machine does hits both;
+the figure is the median of these ratios over rounds, with the quartiles as its spread.
 
     python -m benchmarks.steps --width 16 --batch 128 --rounds 15
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from lowcurve.methods import Coefficients, Method, build, find_method
+from lowcurve.modes import flushed_denormals, kept_memory
 from lowcurve.training.step import training_step
 
 # name -> (method, coefficients, floor by counting convolutions, the paper's epoch-time ratio)
@@ -50,40 +51,49 @@ def _processor() -> str:
 
 def step_times(
     rows: list[str], width: int, batch: int, size: int, rounds: int, channels_last: bool = False
-) -> dict[str, list[float]]:
-    """Return the seconds of `rounds` interleaved steps per row, after one step each to warm up."""
+) -> dict[str, list[tuple[float, float]]]:
+    """Return per row, for `rounds` steps after one to warm up, its seconds and those of the ReLU steps around it."""
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.rand(batch, 3, size, size).contiguous(memory_format=layout)
     y = torch.randint(0, 10, (batch,))
-    prepared: list[tuple[str, torch.nn.Module, Method, Coefficients]] = []
-    for row in rows:
+    prepared: dict[str, tuple[torch.nn.Module, Method, Coefficients]] = {}
+    for row in ["relu", *rows]:
         name, changes, *_ = ROWS[row]
         method = find_method(name)
         net = build(method, "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
-        prepared.append((row, net, method, Coefficients(**{**method.coefficients, **changes})))
-    seconds: dict[str, list[float]] = {row: [] for row in rows}
-    for lap in range(rounds + 1):
-        for row, net, method, coefficients in prepared:
-            start = time.perf_counter()
-            training_step(net, x, y, method, coefficients)
-            if lap:
-                seconds[row].append(time.perf_counter() - start)
-    return seconds
+        prepared[row] = net, method, Coefficients(**{**method.coefficients, **changes})
+
+    def seconds(row: str) -> float:
+        net, method, coefficients = prepared[row]
+        start = time.perf_counter()
+        training_step(net, x, y, method, coefficients)
+        return time.perf_counter() - start
+
+    pairs: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
+    with flushed_denormals(), kept_memory():  # as in `lowcurve train`
+        for lap in range(rounds + 1):
+            before = seconds("relu")
+            for row in rows:
+                own, after = seconds(row), seconds("relu")
+                if lap:
+                    pairs[row].append((own, (before + after) / 2))
+                before = after
+    return pairs
 
 
-def ratios(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | None]]:
-    """Return median and quartiles of each row's ratio to the ReLU step of the same round."""
+def ratios(pairs: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float | None]]:
+    """Return median and quartiles of each row's ratio to the ReLU steps around it."""
     table: dict[str, dict[str, float | None]] = {}
-    for row, times in seconds.items():
-        quotient = [t / base for t, base in zip(times, seconds["relu"], strict=True)]
+    for row, times in pairs.items():
+        quotient = [own / relu for own, relu in times]
         low, median, high = statistics.quantiles(quotient, n=4) if len(quotient) > 1 else quotient * 3
         _, _, floor, paper = ROWS[row]
         table[row] = {
             "ratio": median,
             "low": low,
             "high": high,
-            "milliseconds": 1e3 * statistics.median(times),
+            "milliseconds": 1e3 * statistics.median(own for own, _ in times),
             "floor": floor,
             "paper": paper,
         }
@@ -102,9 +112,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = list(dict.fromkeys(["relu", *options.rows]))
-    seconds = step_times(rows, options.width, options.batch, options.size, options.rounds, options.channels_last)
-    table = ratios(seconds)
+    size = (options.width, options.batch, options.size, options.rounds)
+    table = ratios(step_times(options.rows, *size, options.channels_last))
     print(f"width {options.width}, batch {options.batch}, {options.rounds} rounds, {environment()}")
     for row, figures in table.items():
         print(

@@ -19,7 +19,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.experiments.grid import Cell
 from lowcurve.experiments.measurements import missing, take
 from lowcurve.experiments.presets import Samples
-from lowcurve.modes import flushed_denormals
+from lowcurve.modes import flushed_denormals, kept_memory
 
 
 class Job(Protocol):
@@ -41,7 +41,7 @@ def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
 
     if not cell.trained:
         train(cell.config, resume="auto")
-    with flushed_denormals():
+    with flushed_denormals(), kept_memory():
         for name in missing(cell.folder, measurements, samples):
             take(name, cell, samples)
 

@@ -53,7 +53,7 @@ def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:
 
     Tracers and function transforms get plain operations, which they fuse and differentiate themselves.
     """
-    if _is_transformed(x):
+    if is_transformed(x):
         return _composite(x, log_beta.exp().to(x.dtype))
     return _Softplus.apply(x, log_beta, 0.0)
 
@@ -63,7 +63,8 @@ def fixed_softplus(x: Tensor, beta: float) -> Tensor:
     return _Softplus.apply(x, torch.tensor(math.log(beta)), math.log(2) / beta)
 
 
-def _is_transformed(x: object) -> bool:
+def is_transformed(x: object) -> bool:
+    """Whether a tracer, a compiler or a function transform looks on, for which autograd functions are opaque."""
     return (
         not isinstance(x, Tensor)  # a tracer's proxy
         or torch.compiler.is_compiling()

@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap, largest_singular
+from lowcurve.layers.softplus import is_transformed
 
 _FIRST_ITERATIONS = 15
 
@@ -44,7 +45,12 @@ class SpectralNorm(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight divided by its operator norm."""
-        return weight / self.sigma(weight).to(weight.dtype)
+        slope = self.slope
+        if self.training and torch.is_grad_enabled() and weight.requires_grad:
+            slope = slope.clone()  # a later forward may advance the buffer before backward
+        if is_transformed(weight):
+            return weight / _sigma(weight, slope)
+        return _Normalized.apply(weight, slope)[0]
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Assigning to `module.weight` sets the unnormalized weight."""
@@ -52,11 +58,7 @@ class SpectralNorm(nn.Module):
 
     def sigma(self, weight: Tensor) -> Tensor:
         """The operator norm ⟨u, W v⟩ as far as the iteration has come, at least the smallest positive number."""
-        slope = self.slope
-        if torch.is_grad_enabled() and weight.requires_grad:
-            slope = slope.clone()  # a later forward may advance the buffer before backward
-        sigma = (weight.to(slope.dtype) * slope).sum()
-        return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+        return _sigma(weight, self.slope)
 
     def converge(self, weight: Tensor, tolerance: float = 1e-5) -> float:
         """Iterate until the singular pair's residual is below `tolerance` σ; return σ."""
@@ -66,6 +68,33 @@ class SpectralNorm(nn.Module):
             self.left.copy_(pair.left)
             self.slope.copy_(self.map.outer(pair.left, pair.right))
         return pair.sigma
+
+
+class _Normalized(torch.autograd.Function):
+    """(W, S) ↦ (W / σ, σ) with σ = ⟨W, S⟩, whose gradient (g - ⟨g, W/σ⟩ S) / σ takes three operations."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        sigma = _sigma(weight, slope)
+        normalized = weight / sigma
+        ctx.save_for_backward(normalized, sigma, slope)
+        ctx.set_materialize_grads(False)
+        return normalized, sigma
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_sigma: Tensor | None) -> tuple[Tensor | None, None]:
+        normalized, sigma, slope = ctx.saved_tensors
+        in_weight = None if grad_sigma is None else grad_sigma * slope
+        if grad is not None:
+            inner = (grad * normalized).sum()  # not `dot`, whose last bit depends on where in memory its arguments are
+            through = torch.addcmul(grad, slope, inner, value=-1) / sigma
+            in_weight = through if in_weight is None else through + in_weight
+        return in_weight, None
+
+
+def _sigma(weight: Tensor, slope: Tensor) -> Tensor:
+    sigma = (weight.to(slope.dtype) * slope).sum()
+    return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
 
 
 def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = None, iterations: int = 1) -> nn.Module:
@@ -121,9 +150,16 @@ def original(module: nn.Module) -> Tensor:
 def advance(model: nn.Module) -> None:
     """Do now, for all layers of `model` at a time, what each layer's forward would do: follow the weight.
 
-    In one go the many small operations find the processor's caches warm, and `held` forwards can be repeated.
+    In one go, not between large convolutions, the many small operations find the processor's caches warm; and
+    `held` forwards can be repeated.
     """
     _follow([(spectral, original(module)) for _, module, spectral in normalized_layers(model)])
+
+
+def normalize(model: nn.Module) -> None:
+    """Compute the normalized weights of all layers in one go, for `torch.nn.utils.parametrize.cached` to keep."""
+    for _, module, _ in normalized_layers(model):
+        _ = module.weight
 
 
 @contextmanager

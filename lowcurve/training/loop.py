@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import cached
 from lowcurve.data import Dataset, Split, load_dataset
 from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
-from lowcurve.modes import flushed_denormals, generator
+from lowcurve.modes import flushed_denormals, generator, kept_memory
 from lowcurve.progress import bars
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import (
@@ -52,7 +52,8 @@ def train(config: Config, resume: Resume = "never") -> Run:
         if run.finished:
             return run
         devices = [world.device] if world.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), flushed_denormals(), stop_requests() as request:
+        noise = torch.random.fork_rng(devices=devices)
+        with noise, flushed_denormals(), kept_memory(), stop_requests() as request:
             _train(_prepare(config, world, run), request)
         world.wait()
         return run

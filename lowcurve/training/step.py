@@ -13,9 +13,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.parametrize import cached
 
 from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.layers.spectral import advance, held
+from lowcurve.layers.spectral import advance, held, normalize
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.certified import boundary_distances
@@ -82,8 +83,10 @@ class _Step:
 
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
-        with _autocast(x, self.dtype), fast_double_backward():
-            logits = net(x)
+        with cached():
+            normalize(self.model)
+            with _autocast(x, self.dtype), fast_double_backward():
+                logits = net(x)
         logits = logits.to(x.dtype)
         scores = logits
         if "certified" in self.terms:

@@ -9,10 +9,10 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.errors import UserError
+from lowcurve.layers.spectral import held
 from lowcurve.objectives.adversarial import adversarial_examples, ascend, uniform_in_ball
 from lowcurve.objectives.cure import cure_direction, cure_penalty
 from lowcurve.objectives.gradient import input_gradient, largest_norm
-from lowcurve.layers.spectral import held
 from lowcurve.objectives.replay import Replay
 
 

@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,17 @@ from tests.training.makers import in_child, recipe, same_bits, weights
 STEPS = 9
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Bits are promised for one number of threads, and a forked child has but one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def undisturbed(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe(tmp_path_factory.mktemp("undisturbed"), train__checkpoint_seconds=3600))
 
 
