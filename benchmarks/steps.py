@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from lowcurve.environment import processor
 from lowcurve.methods import Coefficients, Method, build, find_method
 from lowcurve.modes import flushed_denormals, kept_memory
 from lowcurve.training.step import training_step
@@ -38,15 +39,9 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "processor": _processor(),
+        "processor": processor(),
         "load": Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").exists() else None,
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def step_times(

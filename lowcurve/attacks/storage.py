@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lowcurve.attacks.table import Evaluation, Row
 from lowcurve.errors import UserError
+from lowcurve.files import write_json
 
 _COLUMNS = [field.name for field in fields(Row)]
 
@@ -81,13 +82,6 @@ def _parse(record: dict[str, str]) -> Row:
         predicted=int(record["predicted"]),
         distance=float(record["distance"]),
     )
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a file that is there whole or not at all."""
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(value, indent=2) + "\n")
-    draft.replace(path)
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -120,9 +120,8 @@ def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tens
     """Write a row per sample, a summary and the plot."""
     from dataclasses import asdict
 
-    from lowcurve.experiments.files import write_json
+    from lowcurve.files import write_atomic, write_json
     from lowcurve.guarantees.curve import curves, draw
-    from lowcurve.training.files import write_atomic
 
     folder.mkdir(parents=True, exist_ok=True)
     names = ("correct", "margin", "radius", "lipschitz_radius", "attack_distance")

@@ -138,7 +138,7 @@ def _save(
     settings: dict[str, Any],
 ) -> None:
     """Write one row per sample, and what was printed as JSON."""
-    from lowcurve.experiments.files import write_json
+    from lowcurve.files import write_json
 
     for name, table in tables.items():
         if parquet:

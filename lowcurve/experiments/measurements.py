@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowcurve.environment import environment
 from lowcurve.experiments import moons, probes
 from lowcurve.experiments.attacks import PGD_RADII, STRONG_RADIUS
-from lowcurve.experiments.files import environment, write_json
 from lowcurve.experiments.presets import Samples
 from lowcurve.experiments.probes import Settings, Values
 from lowcurve.experiments.subject import SEED, Subject
+from lowcurve.files import write_json
 from lowcurve.geometry.stability import RADII
 
 if TYPE_CHECKING:

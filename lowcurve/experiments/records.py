@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lowcurve.experiments.files import write_json
 from lowcurve.experiments.grid import Cell
+from lowcurve.files import write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
-from lowcurve.training.files import write_atomic
 from lowcurve.training.runs import Run
 
 EPOCH_KEYS = ("epoch", "loss", "train_accuracy", "test_accuracy", "images_per_second")

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lowcurve.environment import environment
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import Submit, open_pool, perform, wait
 from lowcurve.experiments.experiment import Experiment
-from lowcurve.experiments.files import environment
 from lowcurve.experiments.grid import Cell, cells
 from lowcurve.experiments.measurements import missing, read
 from lowcurve.experiments.presets import PRESETS, Preset

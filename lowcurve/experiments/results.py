@@ -14,7 +14,7 @@ from typing import Any
 from lowcurve.errors import UserError
 from lowcurve.experiments.claims import Cell, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment
-from lowcurve.experiments.files import write_json
+from lowcurve.files import write_json
 
 Values = Mapping[str, Any]  # what was measured of one run: scalars and lists by key
 Measured = Mapping[str, Mapping[int, Values]]  # row key -> seed -> values

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lowcurve.experiments.results import Result, load_results, load_runs
+from lowcurve.files import write_atomic
 from lowcurve.report import tables
 from lowcurve.report.svg import layer_chart, line_chart
-from lowcurve.training.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from lowcurve.experiments.results import Result, load_results
+from lowcurve.files import write_atomic
 from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown
-from lowcurve.training.files import write_atomic
 
 MARKER = "<!-- below this line: made by `lowcurve report` -->"
 FORMS = {"md": markdown, "tex": latex, "csv": csv_text}

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from lowcurve.training.files import write_atomic
-from lowcurve.training.runs import Run, save_model, write_json
+from lowcurve.files import write_atomic, write_json
+from lowcurve.training.runs import Run, save_model
 
 
 def finish(run: Run, model: nn.Module, rows: list[dict[str, Any]], seconds: float) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
-from lowcurve.training.files import write_atomic
+from lowcurve.files import write_atomic
 
 log = logging.getLogger(__name__)
 KEEP = 2

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowcurve.files import write_atomic
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.training.files import write_atomic
 
 logger = logging.getLogger("lowcurve.training")
 

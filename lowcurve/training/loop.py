@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import cached
 from lowcurve.data import Dataset, Split, load_dataset
 from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
+from lowcurve.files import write_json
 from lowcurve.modes import flushed_denormals, generator, kept_memory
 from lowcurve.progress import bars
 from lowcurve.training.card import finish
@@ -33,7 +34,7 @@ from lowcurve.training.interrupt import Request, stop_requests
 from lowcurve.training.log import Log, Meter, constants
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
-from lowcurve.training.runs import Run, environment, write_json
+from lowcurve.training.runs import Run, environment
 from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import term_names, training_step
 from lowcurve.training.sync import synchronize

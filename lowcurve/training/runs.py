@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +17,11 @@ from torch import Tensor, nn
 
 import lowcurve
 from lowcurve.data import Dataset
+from lowcurve.environment import git_revision, processor
 from lowcurve.errors import UserError
+from lowcurve.files import write_atomic
 from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
-from lowcurve.training.files import write_atomic
 from lowcurve.training.log import read_metrics
 from lowcurve.training.network import network
 
@@ -132,37 +132,6 @@ def environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
             "num_classes": dataset.num_classes,
         },
     }
-
-
-def git_revision() -> str | None:
-    """Return the commit of the code that runs, with `+` where files differ; None outside a repository."""
-    here = Path(__file__).parent
-    try:
-        commands = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"])
-        revision, changes = (
-            subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-            for command in commands
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return revision + ("+" if changes else "")
-
-
-def processor() -> str:
-    """Return the processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

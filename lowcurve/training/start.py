@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowcurve.errors import UserError
+from lowcurve.files import lock, write_atomic
 from lowcurve.training.config import Config, dump_config, read_config
 from lowcurve.training.distributed import World
-from lowcurve.training.files import lock, write_atomic
 from lowcurve.training.runs import Run
 
 Resume = Literal["auto", "never"]

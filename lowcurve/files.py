@@ -1,9 +1,11 @@
 """How are files written? So that a crash leaves the old one or the new one, never half of it."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lowcurve.errors import UserError
 
@@ -22,6 +24,13 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}; free some space or choose another folder") from error
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write `content`, whole or not at all; not-a-number is refused rather than written as no reader takes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return path
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,49 @@
+"""What does a number depend on? The versions, the code's commit and the processor that computed it."""
+
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy
+import torch
+
+import lowcurve
+
+
+def environment() -> dict[str, str]:
+    """Return the versions and the processor that a number depends on."""
+    return {
+        "lowcurve": lowcurve.__version__,
+        "commit": git_revision() or "",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "processor": processor(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def git_revision() -> str | None:
+    """Return the commit of the code that runs, with `+` where files differ; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commands = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"])
+        revision, changes = (
+            subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            for command in commands
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return revision + ("+" if changes else "")
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
