@@ -40,7 +40,8 @@ class SpectralNorm(nn.Module):
         right = torch.randn(1, *self.map.input_shape, generator=torch.Generator().manual_seed(0))
         self.register_buffer("right", _unit(right.to(weight)))
         self.register_buffer("left", _unit(self.map.apply(weight, self.right)))
-        self.register_buffer("slope", torch.zeros_like(weight))
+        self.register_buffer("slope", torch.zeros_like(weight), persistent=False)
+        self.register_load_state_dict_post_hook(SpectralNorm.renew_slope)
         _iterate([(self, weight)], _FIRST_ITERATIONS)
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -66,8 +67,13 @@ class SpectralNorm(nn.Module):
         if pair.sigma > 0:
             self.right.copy_(pair.right)
             self.left.copy_(pair.left)
-            self.slope.copy_(self.map.outer(pair.left, pair.right))
+            self.renew_slope()
         return pair.sigma
+
+    @torch.no_grad()
+    def renew_slope(self, _keys: Any = None) -> None:
+        """Compute S from u and v, which a state dict holds."""
+        self.slope.copy_(self.map.outer(self.left, self.right))
 
 
 class _Normalized(torch.autograd.Function):

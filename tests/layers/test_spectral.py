@@ -109,7 +109,6 @@ def test_state_dict_keys_exist_from_construction_and_round_trip() -> None:
         "parametrizations.weight.original",
         "parametrizations.weight.0.left",
         "parametrizations.weight.0.right",
-        "parametrizations.weight.0.slope",
     }
     twin.load_state_dict(layer.state_dict())
     x = torch.randn(3, 6)
