@@ -69,4 +69,5 @@ def test_commands_are_known(page, line):
     while hasattr(command, "commands"):
         name, *words = words
         command = command.commands[name]
-    command.make_context(command.name, words)  # parses, refuses what it does not know, runs nothing
+    context = command.make_context(command.name, words)  # parses, refuses what it does not know, runs nothing
+    assert not context.args
