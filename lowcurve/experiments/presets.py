@@ -91,6 +91,7 @@ PRESETS: dict[str, Preset] = {
             "train.epochs": 10,
             "train.batch_size": 64,
             "train.evaluate_every": 5,
+            "train.channels_last": True,  # the same numbers up to rounding, a quarter faster on CPUs
         },
         seeds=(0, 1),
         samples=Samples(

@@ -12,8 +12,16 @@ from lowcurve.training.distributed import World
 from lowcurve.training.runs import Run
 
 Resume = Literal["auto", "never"]
-# What may differ when a run goes on: where it is and how it is watched, not what it computes.
-PLACE = {"name", "output", "data.dir", "train.device", "train.evaluate_every", "train.checkpoint_seconds"}
+# What may differ when a run goes on: where it is, how it lies in memory and how it is watched, not what it computes.
+PLACE = {
+    "name",
+    "output",
+    "data.dir",
+    "train.device",
+    "train.channels_last",
+    "train.evaluate_every",
+    "train.checkpoint_seconds",
+}
 
 
 @contextmanager
