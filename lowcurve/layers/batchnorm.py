@@ -9,6 +9,9 @@ constant holds only as far as the running ones have caught up.
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +22,7 @@ class _LipschitzBatchNorm(nn.Module):
     """What the 1d and 2d layers share: a child `norm`, which conversion for several processes may replace, and γ."""
 
     _norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
+    shared: tuple[Tensor, Tensor | None] | None = None  # `scaled()` where `SharedScales` has computed it
 
     def __init__(
         self,
@@ -47,6 +51,12 @@ class _LipschitzBatchNorm(nn.Module):
         """The factor min(1, γ / ‖BN‖) that multiplies the batch norm."""
         return (self.gamma / self._steepest()).clamp_max(1.0)
 
+    def scaled(self) -> tuple[Tensor, Tensor | None]:
+        """The batch norm's weight and bias times the factor, which is what it is computed with."""
+        norm, factor = self.norm, self.factor()
+        weight = factor.expand(norm.num_features) if norm.weight is None else norm.weight * factor
+        return weight, None if norm.bias is None else norm.bias * factor
+
     def _steepest(self) -> Tensor:
         norm = self.norm
         assert norm.running_var is not None
@@ -55,17 +65,16 @@ class _LipschitzBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x; running statistics are updated once, in training mode."""
-        norm, factor = self.norm, self.factor()
+        norm = self.norm
         if type(norm) is not self._norm:  # one whose batch statistics span processes
-            return norm(x) * factor
+            return norm(x) * self.factor()
         norm._check_input_dim(x)
         update = self.training and norm.track_running_stats
         momentum = norm.momentum
         if update:
             norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
             momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum  # type: ignore[arg-type]
-        weight = factor.expand(norm.num_features) if norm.weight is None else norm.weight * factor
-        bias = None if norm.bias is None else norm.bias * factor
+        weight, bias = self.shared or self.scaled()
         keep = update or not self.training
         mean, variance = (norm.running_mean, norm.running_var) if keep else (None, None)
         return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum or 0.0, norm.eps)
@@ -90,3 +99,47 @@ class LipschitzBatchNorm2d(_LipschitzBatchNorm):
     """γ-Lipschitz batch norm of images (N, C, H, W)."""
 
     _norm = nn.BatchNorm2d
+
+
+class SharedScales:
+    """Context: `scaled` of all γ-BNs of a model, by one operation where each layer would need one of its own.
+
+    `renew` before each forward inside the context computes them, with a graph of its own for each pass. The running
+    variances are those of when the context was made: a step's later passes see what its first one saw. A compiled
+    model is left alone, as its compiler joins operations itself.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        alike: dict[Any, list[_LipschitzBatchNorm]] = defaultdict(list)
+        for module in () if model._compiled_call_impl is not None else model.modules():
+            if isinstance(module, _LipschitzBatchNorm) and type(module.norm) is module._norm:
+                norm = module.norm
+                alike[norm.num_features, norm.eps, norm.affine].append(module)
+        # (layers, their 1/std as rows)
+        self.groups = [(layers, _stack(layers, "running_var").add(key[1]).rsqrt()) for key, layers in alike.items()]
+
+    def renew(self) -> None:
+        """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike."""
+        for layers, gains in self.groups:
+            affine = layers[0].norm.affine
+            weights, biases = (_stack(layers, name) if affine else None for name in ("weight", "bias"))
+            steepest = (gains if weights is None else gains * weights.abs()).amax(1)
+            gammas = torch.stack([layer.log_gamma for layer in layers]).exp()
+            factors = (gammas / steepest).clamp_max(1.0).unsqueeze(1)
+            scaled = factors.expand_as(gains) if weights is None else weights * factors
+            shifts = [None] * len(layers) if biases is None else (biases * factors).unbind()
+            for layer, weight, bias in zip(layers, scaled.unbind(), shifts, strict=True):
+                layer.shared = weight, bias
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for layers, _ in self.groups:
+            for layer in layers:
+                layer.shared = None
+
+
+def _stack(layers: Sequence[_LipschitzBatchNorm], name: str) -> Tensor:
+    """Return one tensor of every layer's batch norm as the rows of a matrix."""
+    return torch.stack([getattr(layer.norm, name) for layer in layers])

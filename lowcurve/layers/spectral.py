@@ -128,10 +128,10 @@ def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
 
 def spectral_of(module: nn.Module) -> SpectralNorm | None:
     """Return the layer's `SpectralNorm`, or None where it has none."""
-    if not parametrize.is_parametrized(module, "weight"):
+    lists: Any = module._modules.get("parametrizations")  # looked up for every module of a net in every step
+    if lists is None or "weight" not in lists:
         return None
-    chain: Any = module.parametrizations["weight"]  # type: ignore[index]
-    return next((link for link in chain if isinstance(link, SpectralNorm)), None)
+    return next((link for link in lists["weight"] if isinstance(link, SpectralNorm)), None)
 
 
 def normalized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, SpectralNorm]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrize import cached
 
+from lowcurve.layers.batchnorm import SharedScales
 from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.spectral import advance, held, normalize
 from lowcurve.methods import Coefficients, Method, find_method
@@ -49,12 +50,12 @@ def training_step(
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     model.zero_grad(set_to_none=True)
     advance(bare)
-    with held(bare):
+    with held(bare), SharedScales(bare) as scales:
         if "adversarial" in method.terms:
             with _autocast(x, dtype), fast_double_backward():
                 eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
                 x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
-        step = _Step(model, x.detach(), y, method.terms, numbers, dtype)
+        step = _Step(model, scales, x.detach(), y, method.terms, numbers, dtype)
         penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
         finite = "gradient" in method.terms and numbers.gradient == "finite"
         terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
@@ -75,6 +76,7 @@ class _Step:
     """One batch and the terms that depend on it; both ways to differentiate return (terms, logits)."""
 
     model: nn.Module
+    scales: SharedScales
     x: Tensor
     y: Tensor
     terms: tuple[str, ...]
@@ -85,6 +87,7 @@ class _Step:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
         with cached():
             normalize(self.model)
+            self.scales.renew()
             with _autocast(x, self.dtype), fast_double_backward():
                 logits = net(x)
         logits = logits.to(x.dtype)

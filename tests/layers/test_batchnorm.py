@@ -6,6 +6,7 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.batchnorm import SharedScales
 from lowcurve.modes import frozen_buffers, observing
 from tests.dense import dense_jacobian
 
@@ -101,3 +102,31 @@ def test_contexts_restore_everything() -> None:
 def test_impossible_gamma_is_refused(gamma: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         LipschitzBatchNorm2d(3, init_gamma=gamma)
+
+
+def test_shared_scales_are_what_each_layer_computes() -> None:
+    torch.manual_seed(0)
+    layers = [
+        LipschitzBatchNorm2d(3, init_gamma=0.7),
+        LipschitzBatchNorm2d(3, init_gamma=20.0, affine=True),
+        LipschitzBatchNorm2d(3, init_gamma=0.5, affine=True),
+    ]
+    for layer in layers[1:]:
+        nn.init.normal_(layer.norm.weight)
+        nn.init.normal_(layer.norm.bias)
+    alone = nn.Sequential(*layers, LipschitzBatchNorm2d(3, init_gamma=2.0, eps=0.1)).double()
+    together = copy.deepcopy(alone)
+    start = [layer.norm.running_var.clone() for layer in alone]
+    inputs = torch.randn(2, 5, 3, 4, 4, dtype=torch.float64)
+    with SharedScales(together) as scales:
+        for x in inputs:
+            scales.renew()
+            together(x).square().sum().backward()
+    for x in inputs:  # every pass scales by the variances of the start
+        for layer, variance in zip(alone, start, strict=True):
+            layer.norm.running_var.copy_(variance)
+        alone(x).square().sum().backward()
+    for mine, theirs in zip(together.parameters(), alone.parameters(), strict=True):
+        assert mine.grad.abs().sum() > 0 or not theirs.grad.any()
+        assert torch.allclose(mine.grad, theirs.grad, rtol=1e-12)
+    assert all(layer.shared is None for layer in together)
