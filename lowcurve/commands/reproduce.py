@@ -19,6 +19,9 @@ def reproduce(
     executor: Annotated[str, typer.Option(help="local or slurm.")] = "local",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
     slurm: Annotated[list[str] | None, typer.Option(help="Job setting, such as partition=gpu.")] = None,
+    skip_recorded: Annotated[
+        bool, typer.Option(help="Leave out runs whose numbers are on record in --results.")
+    ] = False,
     train_only: Annotated[bool, typer.Option(help="Train the runs, measure later.")] = False,
     show: Annotated[bool, typer.Option(help="Run nothing, show what is there.")] = False,
 ) -> None:
@@ -49,6 +52,7 @@ def reproduce(
         "jobs": jobs,
         "slurm": parse_pairs(slurm or []),
         "measure": not train_only,
+        "skip_recorded": skip_recorded,
     }
     asked = request_all(preset, **options) if name == "all" else [request(name, preset, **options)]
     failures: dict[str, str] = {}

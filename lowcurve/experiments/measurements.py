@@ -5,7 +5,7 @@ A measurement is taken once: the same settings find the file, other settings rep
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,12 @@ def read(folder: Path, name: str, samples: Samples) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads(_path(folder, name).read_text())
     except (OSError, json.JSONDecodeError):
         return None
-    return record if record["settings"] == MEASUREMENTS[name].settings(samples) else None
+    return record if fits(name, record, samples) else None
+
+
+def fits(name: str, record: Mapping[str, Any], samples: Samples) -> bool:
+    """Whether a measurement was taken with the settings that `samples` ask for."""
+    return bool(record["settings"] == MEASUREMENTS[name].settings(samples))
 
 
 def missing(folder: Path, names: Sequence[str], samples: Samples) -> list[str]:

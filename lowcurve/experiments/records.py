@@ -1,14 +1,18 @@
 """What is kept of a run beside a table: its recipe, versions, epochs, β and γ by layer, and measurements.
 
 `DIR/recipes/RUN.toml` trains the run again (`lowcurve train DIR/recipes/RUN.toml`); `DIR/runs/RUN.json` is the
-record that the report shows. Neither holds weights or paths of this machine.
+record that the report shows, and that stands in for the run where its folder is gone. Neither holds weights or paths
+of this machine.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lowcurve.experiments.grid import Cell
+from lowcurve.experiments.measurements import fits
+from lowcurve.experiments.presets import Samples
 from lowcurve.files import write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
 from lowcurve.training.runs import Run
@@ -36,16 +40,17 @@ def setting(run: Run) -> str:
     return f"{data['title']}, {model} of width {config.model.width}, {config.train.epochs} epochs"
 
 
-def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the recipe and the record of a run below `folder`; return its setting in words."""
+def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the recipe and the record of a run below `folder`; keep what other tables have measured of it."""
     run = Run(cell.folder)
+    former = read_record(folder, cell.name)
+    same = former.get("environment", {}).get("started") == run.environment["started"]  # else it was trained anew
     recipe = dump_config(portable(run.config))
     path = folder / "recipes" / f"{cell.name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, recipe)
     epochs = run.metrics
     last = epochs[-1] if epochs else {}
-    where = folder / "runs" / f"{cell.name}.json"
     record = {
         "name": cell.name,
         "setting": setting(run),
@@ -57,10 +62,26 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
         "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
         "beta": last.get("beta", {}),
         "gamma": last.get("gamma", {}),
-        "measurements": {**_former(where), **{name: _brief(record) for name, record in measurements.items()}},
+        "measurements": {
+            **(former["measurements"] if same else {}),
+            **{name: _brief(record) for name, record in measurements.items()},
+        },
     }
-    write_json(where, record)
-    return record["setting"]
+    write_json(_path(folder, cell.name), record)
+
+
+def read_record(folder: Path, name: str) -> dict[str, Any]:
+    """Return the record of a run below `folder`, empty where there is none."""
+    try:
+        return dict(json.loads(_path(folder, name).read_text()))
+    except (OSError, json.JSONDecodeError):
+        return {}
+
+
+def on_record(record: Mapping[str, Any], samples: Samples) -> dict[str, dict[str, Any]]:
+    """Return the measurements of a record that were taken with these sample counts and are whole."""
+    found = record.get("measurements", {})
+    return {name: taken for name, taken in found.items() if fits(name, taken, samples) and not taken.get("left_out")}
 
 
 def portable(config: Config) -> Config:
@@ -70,21 +91,14 @@ def portable(config: Config) -> Config:
 
 
 def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out pictures: tables keep those that they show."""
-    values = {
-        key: value
-        for key, value in record["values"].items()
-        if not (isinstance(value, list) and value and isinstance(value[0], list))
-    }
-    return {**record, "values": values}
+    """Leave out pictures and say which: tables keep those that they show."""
+    values = record["values"]
+    pictures = [
+        key for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], list)
+    ]
+    brief = {**record, "values": {key: value for key, value in values.items() if key not in pictures}}
+    return brief | ({"left_out": pictures} if pictures else {})
 
 
-def _former(path: Path) -> dict[str, Any]:
-    """Return the measurements that other tables have put into a run's record."""
-    import json
-
-    try:
-        found = json.loads(path.read_text()).get("measurements", {})
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return dict(found)
+def _path(folder: Path, name: str) -> Path:
+    return folder / "runs" / f"{name}.json"

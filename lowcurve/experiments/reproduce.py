@@ -17,7 +17,7 @@ from lowcurve.experiments.experiment import Experiment
 from lowcurve.experiments.grid import Cell, cells
 from lowcurve.experiments.measurements import missing, read
 from lowcurve.experiments.presets import PRESETS, Preset
-from lowcurve.experiments.records import describe, write_record
+from lowcurve.experiments.records import describe, on_record, read_record, write_record
 from lowcurve.experiments.results import Measured, Result, tabulate
 from lowcurve.experiments.timing import time_epochs
 from lowcurve.progress import bars
@@ -42,11 +42,17 @@ class Request:
     jobs: int = 2
     slurm: Mapping[str, Any] = field(default_factory=dict)
     measure: bool = True
+    skip_recorded: bool = False  # leave out runs whose folder is gone but whose numbers are on record
 
     @property
     def name(self) -> str:
         """The result's name: the experiment's, and the data set's where another was asked for."""
         return f"{self.experiment.name}-{self.data}" if self.data else self.experiment.name
+
+    @property
+    def records(self) -> Path:
+        """Where tables of this preset and the records of their runs are kept."""
+        return self.results / self.preset.name
 
     @property
     def measurements(self) -> tuple[str, ...]:
@@ -134,7 +140,8 @@ def reproduce_all(
 
 def _pending(asked: Request) -> list[Cell]:
     """Return the runs that are not trained, or lack a measurement."""
-    return [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
+    cells = [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
+    return [cell for cell in cells if not (asked.skip_recorded and set(asked.measurements) <= set(_known(asked, cell)))]
 
 
 def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) -> dict[str, str]:
@@ -202,28 +209,35 @@ def time_methods(asked: Request) -> Result:
 
 def load_result(asked: Request) -> Result:
     """Read the result of an earlier call; where there is none it is empty."""
-    path = asked.results / asked.preset.name / f"{asked.name}.json"
+    path = asked.records / f"{asked.name}.json"
     return Result(**json.loads(path.read_text())) if path.is_file() else assemble(asked, {}, {}, "")
 
 
 def collect(asked: Request) -> Result:
-    """Put together the result from every run of the experiment that has finished, asked for or not."""
+    """Put together the result from every run of the experiment that is there or on record, asked for or not."""
     experiment = asked.experiment
     measured: dict[str, dict[int, dict[str, Any]]] = {}
     runs: dict[str, list[str]] = {}
     setting = ""
     for cell in asked.grid(whole=True):
-        if not cell.trained:
+        known = _known(asked, cell)
+        if not known:
             continue
-        records = {name: read(cell.folder, name, asked.preset.samples) for name in experiment.measurements}
-        taken = {name: record for name, record in records.items() if record is not None}
-        if not taken:
-            continue
-        values = {key: value for record in taken.values() for key, value in record["values"].items()}
+        values = {key: value for record in known.values() for key, value in record["values"].items()}
         measured.setdefault(cell.row.key, {})[cell.seed] = {**values, **experiment.derive(values)}
         runs.setdefault(cell.row.key, []).append(cell.name)
-        setting = write_record(asked.results / asked.preset.name, cell, taken)
+        setting = read_record(asked.records, cell.name)["setting"]
     return assemble(asked, measured, runs, setting)
+
+
+def _known(asked: Request, cell: Cell) -> dict[str, dict[str, Any]]:
+    """Return what is known of a run for this experiment: measured beside the run, or else on record."""
+    names, samples = asked.experiment.measurements, asked.preset.samples
+    own = {name: taken for name in names if cell.trained and (taken := read(cell.folder, name, samples)) is not None}
+    if own:
+        write_record(asked.records, cell, own)
+    recorded = on_record(read_record(asked.records, cell.name), samples)
+    return {name: taken for name in names if (taken := own.get(name) or recorded.get(name)) is not None}
 
 
 def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], setting: str) -> Result:

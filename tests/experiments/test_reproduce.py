@@ -1,6 +1,7 @@
 """An experiment runs from nothing to a table, once; what is missing is done, what is there is used."""
 
 import json
+import shutil
 from dataclasses import replace
 from unittest.mock import ANY
 
@@ -69,6 +70,36 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     _check_against_the_library(asked, result)
     _check_the_record(asked, result)
     assert {path.suffix for path in write_result(result, asked.results / "tiny")} == {".md", ".tex", ".csv"}
+
+
+def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
+    """Numbers on record stay in the table; whether their runs are made again is the caller's choice."""
+    (result,) = reproduce_all([asked], lambda line: None, {})
+    for cell in asked.grid():
+        shutil.rmtree(cell.folder)
+    assert replace(collect(asked), created=result.created) == result
+    lines = []
+    (kept,) = reproduce_all([replace(asked, skip_recorded=True)], lines.append, {})
+    assert (lines, kept.rows) == ([], result.rows)
+    other = replace(asked, preset=replace(TINY, samples=replace(TINY.samples, geometry=4)))
+    assert not any(row["cells"] for row in collect(other).rows)  # measured otherwise, so not the same number
+
+    (again,) = reproduce_all([replace(asked, rows=("lcnn",))], lines.append, {})
+    assert [line.split()[0] for line in lines] == ["table-geometry:", "done"]
+    assert again.rows == result.rows  # the same bits
+
+
+def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
+    one = replace(asked, rows=("standard",))
+    (cell,) = one.grid()
+    list(reproduce_all([one], lambda line: None, {}))
+    path = asked.records / "runs" / f"{cell.name}.json"
+    record = json.loads(path.read_text())
+    record["environment"]["started"] = "earlier"
+    record["measurements"]["pgd"] = record["measurements"]["geometry"]
+    path.write_text(json.dumps(record))
+    collect(one)
+    assert set(json.loads(path.read_text())["measurements"]) == {"geometry"}
 
 
 def _check_against_the_library(asked, result):
