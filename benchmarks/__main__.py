@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from benchmarks.inference import inference_ratios, print_inference
 from benchmarks.memory import peak_megabytes
 from benchmarks.steps import ROWS, environment, ratios, step_times
 
@@ -36,6 +37,8 @@ def main() -> None:
     tables = {f"width {width}": _steps(width, laps) for width, laps in rounds.items()}
     memory = {row: peak_megabytes(row) for row in ("relu", "lcnn", "gradreg", "lcnn+gradreg", FINITE)}
     _print_memory(memory)
+    inference = inference_ratios()
+    print_inference(inference)
     imports = import_ratio()
     print(f"import lowcurve (all public names) / import torch: {imports:.2f}\n")
     growth = {} if options.quick else {axis: _growth(axis) for axis in GROWTH}
@@ -44,6 +47,7 @@ def main() -> None:
         "environment": environment(),
         "steps": tables,
         "memory_megabytes": memory,
+        "inference": inference,
         "import_ratio": imports,
         "growth": growth,
     }

@@ -6,8 +6,10 @@ compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
 """
 
 import copy
+import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
@@ -81,14 +83,20 @@ def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
 
 
 class _PlainSoftplus(nn.Module):
-    """s₀(x; β) = x⁺ + log1p(expm1(-β|x|) / 2) / β with β a number: accurate to rounding for small and large β alike."""
+    """s₀(x; β) with β a number, accurate to rounding.
+
+    PyTorch's softplus is the fastest operation for it, but subtracting log(2) / β from that cancels digits where β is
+    small: there it is x⁺ + log1p(expm1(-β|x|) / 2) / β, as `CenteredSoftplus` computes it, six times slower.
+    """
 
     def __init__(self, beta: float) -> None:
         super().__init__()
         self.beta = beta
 
     def forward(self, x: Tensor) -> Tensor:
-        """Written as `CenteredSoftplus` computes it, so that derivatives at 0 are right too."""
+        """Apply the activation elementwise; derivatives at 0 are right in both forms."""
+        if self.beta >= 1:
+            return F.softplus(x, self.beta, threshold=40.0) - math.log(2) / self.beta  # e⁻⁴⁰ is below rounding
         positive = x > 0
         decay = torch.where(positive, -self.beta * x, self.beta * x)
         return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta

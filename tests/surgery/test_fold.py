@@ -124,6 +124,7 @@ def test_a_folded_model_can_be_converted_and_trained_again():
         ("Conv2d", "spectral norm"): 3,
         ("BatchNorm2d", "LipschitzBatchNorm2d"): 2,
         ("Linear", "spectral norm"): 1,
+        ("F.softplus", "CenteredSoftplus"): 3,  # β learns again
     }
     plain.train()(SMALL).sum().backward()
     assert all(p.grad is not None for p in plain.parameters())

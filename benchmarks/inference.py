@@ -1,0 +1,61 @@
+"""What does a folded LCNN cost at inference? Beside the plain net with ReLU, and with a softplus of PyTorch's.
+
+Batches take turns; the figure is the median of each network's time over that of the ReLU network beside it.
+
+    python -m benchmarks.inference
+"""
+
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from benchmarks.steps import environment
+from lowcurve.methods import build
+from lowcurve.surgery.fold import fold
+
+
+def networks(width: int) -> dict[str, nn.Module]:
+    """Return ResNet-18s in eval mode that differ in their activation alone."""
+    torch.manual_seed(0)
+    made = {
+        name: build(name, "resnet18", (3, 32, 32), 10, width=width).eval() for name in ("relu", "softplus-wd", "lcnn")
+    }
+    return {
+        "plain net, ReLU": made["relu"],
+        "plain net, softplus": made["softplus-wd"],
+        "LCNN, folded": fold(made["lcnn"]),
+        "LCNN": made["lcnn"],
+    }
+
+
+@torch.no_grad()
+def inference_ratios(width: int = 16, batch: int = 128, rounds: int = 20) -> dict[str, float]:
+    """Return each network's time relative to the ReLU network's."""
+    x = torch.rand(batch, 3, 32, 32)
+    nets = networks(width)
+    seconds: dict[str, list[float]] = {name: [] for name in nets}
+    for lap in range(rounds + 2):
+        for name, net in nets.items():
+            start = time.perf_counter()
+            net(x)
+            if lap > 1:
+                seconds[name].append(time.perf_counter() - start)
+    relu = seconds["plain net, ReLU"]
+    return {
+        name: statistics.median(own / base for own, base in zip(times, relu, strict=True))
+        for name, times in seconds.items()
+    }
+
+
+def print_inference(table: dict[str, float]) -> None:
+    print("inference, ResNet-18 width 16, batch 128, 32×32, the plain net with ReLU = 1")
+    for name, ratio in table.items():
+        print(f"  {name:34s} {ratio:.2f}")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    print(environment())
+    print_inference(inference_ratios())
