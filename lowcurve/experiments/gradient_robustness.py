@@ -17,8 +17,8 @@ CURVE = Curve(
 def _figure(data: str, name: str, title: str) -> Experiment:
     return Experiment(
         name=name,
-        title=f"Gradient robustness on {title}",
-        source="Figure 2",
+        title="Gradient robustness: how far noise turns the gradient",
+        source=f"Figure 2, {title}",
         data=data,
         model="resnet18",
         rows=rows(*paper.GEOMETRY),

@@ -98,7 +98,7 @@ PRESETS: dict[str, Preset] = {
             geometry=256, stability=96, pgd=500, pgd_steps=10, strong=200, apgd_steps=20, square_queries=300
         ),
         coefficients={"curvature": {"lambda_beta": 3e-4, "lambda_gamma": 3e-5}},
-        by_data={"moons": MOONS},
+        by_data={"moons": MOONS, "svhn": {"train.epochs": 5}},
     ),
     "paper": Preset(
         name="paper",
