@@ -32,7 +32,7 @@ clean:
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	touch $@
 
-.venv/.core: .venv/.base pyproject.toml
+.venv/.core: .venv/.base pyproject.toml $(wildcard lowcurve/layers/*.c)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 

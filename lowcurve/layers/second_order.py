@@ -2,8 +2,8 @@ r"""Convolution, batch norm and softplus whose gradients are cheap to differenti
 
 PyTorch's own double backward of a convolution computes the weight's part as a convolution with an image-sized kernel,
 and that of batch norm runs through dozens of passes: measured on a CPU, 3 and 25 times what the formulas need. Inside
-`fast_double_backward` each call of `conv1d`, `conv2d` or `batch_norm` uses the formulas below, with
-PyTorch's own values and first gradients, and `softplus` the compiled loops of the centered one.
+`fast_double_backward` each call of `conv1d`, `conv2d` or `batch_norm` uses the formulas below. Values and first
+gradients are PyTorch's own, or those of compiled loops where these apply, as they do for `softplus` too.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lowcurve.layers import _fused
+from lowcurve.layers import _loops
 from lowcurve.layers.softplus import fixed_softplus
 
 _aten = torch.ops.aten
@@ -21,6 +21,8 @@ _aten = torch.ops.aten
 
 class fast_double_backward(TorchFunctionMode):
     """Context: forwards inside build graphs whose gradients are cheap to differentiate (GradReg, CURE, HVPs).
+
+    Where no gradient will be differentiated, `again=False` leaves convolutions to PyTorch and keeps the compiled loops.
 
     >>> x, w = torch.ones(1, 1, 4, 4, requires_grad=True), torch.ones(1, 1, 3, 3)
     >>> with fast_double_backward():
@@ -31,8 +33,12 @@ class fast_double_backward(TorchFunctionMode):
     18.0
     """
 
+    def __init__(self, again: bool = True) -> None:
+        super().__init__()
+        self.replacements = _REPLACEMENTS if again else _LOOPS
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        replacement = _REPLACEMENTS.get(func)
+        replacement = self.replacements.get(func)
         if replacement is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             result = replacement(*args, **(kwargs or {}))
             if result is not None:
@@ -78,21 +84,22 @@ def _batch_norm(
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor | None:
-    return fixed_softplus(x, beta) if _plain(x) and _fused.applies(x) else None
+    return fixed_softplus(x, beta) if _plain(x) and _loops.applies(x) else None
 
 
-_REPLACEMENTS: dict[Any, Any] = {
-    F.conv1d: _convolution,
-    F.conv2d: _convolution,
-    F.batch_norm: _batch_norm,
-    F.softplus: _softplus,
-}
+_LOOPS: dict[Any, Any] = {F.batch_norm: _batch_norm, F.softplus: _softplus}
+_REPLACEMENTS: dict[Any, Any] = {F.conv1d: _convolution, F.conv2d: _convolution, **_LOOPS}
 
 
 def _plain(*tensors: Tensor) -> bool:
     """Whether the tensors are such that the formulas' precision is theirs (no autocast, no transform around them)."""
     device = tensors[0].device.type
     return not torch.is_autocast_enabled(device) and not torch._C._are_functorch_transforms_active()
+
+
+def _is_row_major(x: Tensor) -> bool:
+    """Whether the values of a sample and channel lie side by side, as the compiled loops expect; some there must be."""
+    return x.is_contiguous() and x.numel() > 0
 
 
 def _repeat(value: Any, dims: int) -> list[int]:
@@ -178,7 +185,11 @@ class _BatchNorm(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        y, mean, invstd = _aten.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+        given = (x, weight, bias, running_mean, running_var)
+        if _loops.applies(*(t for t in given if t is not None)) and _is_row_major(x):
+            y, mean, invstd = _loops.batch_norm(*given, momentum, eps)
+        else:
+            y, mean, invstd = _aten.native_batch_norm(*given, True, momentum, eps)
         ctx.save_for_backward(x, weight, mean, invstd)
         ctx.eps = eps
         return y
@@ -238,6 +249,8 @@ class _BatchNormGradient(torch.autograd.Function):
 def _first_order(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if _loops.applies(grad, x, mean) and _is_row_major(x):
+        return _loops.batch_norm_gradient(grad, x, weight, mean, invstd)
     unit = torch.ones_like(mean) if weight is None else weight
     outputs: tuple[Tensor, Tensor, Tensor] = _aten.native_batch_norm_backward(
         grad, x, unit, None, None, mean, invstd, True, eps, [True, True, True]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lowcurve.layers import _fused
+from lowcurve.layers import _loops
 
 
 class CenteredSoftplus(nn.Module):
@@ -89,8 +89,8 @@ class _Softplus(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
-        if _fused.applies(x):
-            y = _fused.value(x, float(log_beta.exp()), shift)
+        if _loops.applies(x):
+            y = _loops.value(x, float(log_beta.exp()), shift)
         else:
             y = (_composite(_widen(x), _widen(log_beta).exp()) + shift).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
@@ -113,18 +113,18 @@ class _Gradient(torch.autograd.Function):
         ctx.save_for_backward(grad, y, log_beta)
         ctx.set_materialize_grads(False)
         ctx.shift = shift
-        if _fused.applies(grad, y):
+        if _loops.applies(grad, y):
             beta = float(log_beta.exp())
             if with_beta:
-                return _fused.gradients(grad, y, beta, shift)
-            return _fused.gradient(grad, y, beta, shift), None
+                return _loops.gradients(grad, y, beta, shift)
+            return _loops.gradient(grad, y, beta, shift), None
         return _gradients(grad, y - shift, log_beta, with_beta)
 
     @staticmethod
     def backward(ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None) -> tuple[Tensor | None, ...]:
         grad, y, log_beta = ctx.saved_tensors
-        if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _fused.applies(grad_x, grad, y):
-            return *_fused.second(grad_x, grad, y, float(log_beta.exp()), ctx.shift), None, None
+        if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _loops.applies(grad_x, grad, y):
+            return *_loops.second(grad_x, grad, y, float(log_beta.exp()), ctx.shift), None, None
         return *_second(grad_x, grad_beta, grad, y - ctx.shift, log_beta), None, None
 
 

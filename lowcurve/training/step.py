@@ -52,7 +52,7 @@ def training_step(
     advance(bare)
     with held(bare), SharedScales(bare) as scales:
         if "adversarial" in method.terms:
-            with _autocast(x, dtype), fast_double_backward():
+            with _autocast(x, dtype), fast_double_backward(again=False):
                 eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
                 x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
         step = _Step(model, scales, x.detach(), y, method.terms, numbers, dtype)
@@ -83,12 +83,18 @@ class _Step:
     numbers: Coefficients
     dtype: torch.dtype
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether gradients in the input are differentiated again."""
+        exactly = self.numbers.gradient == "double"
+        return bool({"cure", "certified"} & set(self.terms)) or ("gradient" in self.terms and exactly)
+
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
         with cached():
             normalize(self.model)
             self.scales.renew()
-            with _autocast(x, self.dtype), fast_double_backward():
+            with _autocast(x, self.dtype), fast_double_backward(again=self.differentiates):
                 logits = net(x)
         logits = logits.to(x.dtype)
         scores = logits
@@ -98,9 +104,8 @@ class _Step:
 
     def double_backprop(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
-        differentiates = bool({"gradient", "cure", "certified"} & set(self.terms))
         replay = Replay(self.model) if "cure" in self.terms else None
-        x = self.x.requires_grad_(differentiates)
+        x = self.x.requires_grad_(self.differentiates)
         losses, logits = self.losses(self.model, x)
         terms = {"cross_entropy": losses.mean(), **penalties}
         if "gradient" in self.terms or replay is not None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import CenteredSoftplus
-from lowcurve.layers import _fused
+from lowcurve.layers import _loops
 from lowcurve.layers.softplus import _composite, centered_softplus
 
 BETAS = [1e-6, 1e-3, 0.3, 1.0, 5.0, 1e3, 1e6]
@@ -111,7 +111,7 @@ def test_no_jump_anywhere(log_beta: float, x: float) -> None:
     assert -slack <= high - low <= float(near[1] - near[0]) + slack
 
 
-@pytest.mark.skipif(not _fused.applies(torch.zeros(1)), reason="installed without a C compiler")
+@pytest.mark.skipif(not _loops.applies(torch.zeros(1)), reason="installed without a C compiler")
 @pytest.mark.parametrize("shape", [(7,), (4097,), (3, 5, 33, 65)])
 def test_compiled_loops_equal_the_pytorch_operations(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(1)

@@ -1,16 +1,17 @@
-"""The compiled loops of `_softplus.c` on tensors, for tensors of which `applies` is true."""
+"""The compiled loops of `_softplus.c` and `_batchnorm.c` on tensors, for tensors of which `applies` is true."""
 
 import ctypes
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 _BLOCK = 4096
 
 
 def _library() -> ctypes.CDLL | None:
-    spec = find_spec("lowcurve.layers._softplus")
+    spec = find_spec("lowcurve.layers._compiled")
     if spec is None or spec.origin is None:
         return None
     try:
@@ -28,7 +29,7 @@ _LIBRARY = _library()
 def applies(*tensors: Tensor) -> bool:
     """Whether the loops were compiled, at installation, and all tensors are plain float32 ones on the CPU."""
     return _LIBRARY is not None and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and type(t) is Tensor for t in tensors
+        t.dtype == torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, Parameter) for t in tensors
     )
 
 
@@ -64,10 +65,51 @@ def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float, shift: float) ->
     return in_grad, in_y, torch.tensor(total)
 
 
-def _call(name: str, size: int, *arguments: Tensor | float) -> float:
-    converted = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_float(a) for a in arguments]
-    total: float = getattr(_LIBRARY, name)(ctypes.c_long(size), torch.get_num_threads(), *converted)
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return w x̂ + b of a contiguous x (N, C, …) and each channel's mean and 1/std; move the running statistics."""
+    y, mean = torch.empty_like(x), x.new_empty(x.shape[1])
+    invstd = torch.empty_like(mean)
+    affine = [None if t is None else t.contiguous() for t in (weight, bias)]
+    running = (running_mean, running_var, momentum, eps)
+    _call("lowcurve_norm", len(x), *_channels(x), x, *affine, *running, y, mean, invstd)
+    return y, mean, invstd
+
+
+def batch_norm_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `batch_norm` in x, weight and bias, of which the latter exist without one, too."""
+    in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
+    weight = None if weight is None else weight.contiguous()
+    given = (grad.contiguous(), x, weight, mean, invstd)
+    _call("lowcurve_norm_gradient", len(x), *_channels(x), *given, in_x, in_weight, in_bias)
+    return in_x, in_weight, in_bias
+
+
+def _channels(x: Tensor) -> tuple[int, int]:
+    """Return the number of channels, and of values per sample and channel."""
+    return x.shape[1], x[0, 0].numel()
+
+
+def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:
+    total: float = getattr(_LIBRARY, name)(ctypes.c_long(size), torch.get_num_threads(), *map(_converted, arguments))
     return total
+
+
+def _converted(argument: Tensor | float | None) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    if argument is None:
+        return ctypes.c_void_p(None)
+    return ctypes.c_long(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
 def _partial(y: Tensor) -> Tensor:

@@ -1,0 +1,103 @@
+/* Batch norm of (N, C, L) in training mode, float32: value with running statistics, and gradient.
+ *
+ * One channel at a time: its values still lie in the cache when the second pass (variance) and the third (result) come
+ * for them, where PyTorch walks through the whole tensor for each. Optional like _softplus.c.
+ */
+#include <math.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTORIZED
+#endif
+
+/* Sums run in float32 over one sample's part of a channel and in float64 over samples. `step` is from one sample to the
+ * next. */
+VECTORIZED static double sum_of(long samples, long step, long length, const float *x) {
+    double total = 0.0;
+    for (long n = 0; n < samples; n++) {
+        const float *row = x + n * step;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = 0; i < length; i++) sum += row[i];
+        total += sum;
+    }
+    return total;
+}
+
+VECTORIZED static double squares_of(long samples, long step, long length, const float *x, float mean) {
+    double total = 0.0;
+    for (long n = 0; n < samples; n++) {
+        const float *row = x + n * step;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = 0; i < length; i++) sum += (row[i] - mean) * (row[i] - mean);
+        total += sum;
+    }
+    return total;
+}
+
+VECTORIZED static double product_of(long samples, long step, long length, const float *g, const float *x, float mean) {
+    double total = 0.0;
+    for (long n = 0; n < samples; n++) {
+        const float *left = g + n * step, *right = x + n * step;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = 0; i < length; i++) sum += left[i] * (right[i] - mean);
+        total += sum;
+    }
+    return total;
+}
+
+/* y = scale (x - mean) + shift */
+VECTORIZED static void normalize(long samples, long step, long length, const float *x, float mean, float scale, float shift,
+                                 float *y) {
+    for (long n = 0; n < samples; n++)
+        for (long i = n * step; i < n * step + length; i++) y[i] = (x[i] - mean) * scale + shift;
+}
+
+/* in_x = scale (g - center - slope (x - mean)) */
+VECTORIZED static void project(long samples, long step, long length, const float *g, const float *x, float mean, float scale,
+                               float center, float slope, float *in_x) {
+    for (long n = 0; n < samples; n++)
+        for (long i = n * step; i < n * step + length; i++) in_x[i] = (g[i] - center - (x[i] - mean) * slope) * scale;
+}
+
+/* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
+ * statistics may be null. */
+void lowcurve_norm(long samples, int threads, long channels, long length, const float *x, const float *weight,
+                   const float *bias, float *running_mean, float *running_var, float momentum, float eps, float *y, float *mean,
+                   float *invstd) {
+    long step = channels * length;
+    double count = (double)samples * (double)length;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long c = 0; c < channels; c++) {
+        const float *own = x + c * length;
+        mean[c] = (float)(sum_of(samples, step, length, own) / count);
+        double squares = squares_of(samples, step, length, own, mean[c]);
+        invstd[c] = (float)(1.0 / sqrt(squares / count + eps));
+        float scale = weight ? weight[c] * invstd[c] : invstd[c];
+        normalize(samples, step, length, own, mean[c], scale, bias ? bias[c] : 0.0f, y + c * length);
+        if (running_mean) running_mean[c] += momentum * (mean[c] - running_mean[c]);
+        if (running_var) running_var[c] += momentum * ((float)(squares / (count > 1 ? count - 1 : 1)) - running_var[c]);
+    }
+}
+
+/* For g the gradient of y: in_x, in_weight = sum g x^ with x^ = (x - mean) invstd, and in_bias = sum g. */
+void lowcurve_norm_gradient(long samples, int threads, long channels, long length, const float *g, const float *x,
+                            const float *weight, const float *mean, const float *invstd, float *in_x, float *in_weight,
+                            float *in_bias) {
+    long step = channels * length;
+    double count = (double)samples * (double)length;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long c = 0; c < channels; c++) {
+        const float *own = x + c * length, *own_g = g + c * length;
+        double sum = sum_of(samples, step, length, own_g);
+        double product = product_of(samples, step, length, own_g, own, mean[c]) * invstd[c];
+        in_bias[c] = (float)sum;
+        in_weight[c] = (float)product;
+        float scale = weight ? weight[c] * invstd[c] : invstd[c];
+        project(samples, step, length, own_g, own, mean[c], scale, (float)(sum / count), (float)(product / count) * invstd[c],
+                in_x + c * length);
+    }
+}
