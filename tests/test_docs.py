@@ -1,6 +1,5 @@
 """Every code block of the documentation runs, and every command in it is one that the program knows."""
 
-import math
 import re
 import shlex
 from pathlib import Path
@@ -11,7 +10,6 @@ import typer.main
 from torch import nn
 
 from lowcurve.cli import app
-from lowcurve.data import load_dataset
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -23,19 +21,15 @@ def blocks(path: Path, *languages: str) -> list[str]:
 
 
 def given() -> dict[str, object]:
-    """What a page may take for granted: a network of the reader's, a batch and a data set for it."""
+    """What a page may take for granted: a network of the reader's and a batch for it."""
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).eval()
     x, y = torch.rand(8, 1, 8, 8), torch.randint(0, 10, (8,))
     return {
         "my_resnet": net,
         "model": net,
-        "nets": {"standard": net, "lcnn": net},
         "example_input": x,
         "x": x,
         "y": y,
-        "radii": torch.full((8,), 0.1),
-        "lc_dataset": load_dataset("digits").subset(20, 8),
-        "math": math,
     }
 
 

@@ -28,7 +28,7 @@ def _captum(method: str) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
             from captum import attr
         except ImportError:
             raise UserError(
-                f"expected the package captum for {method}; pip install 'lowcurve[explain]', or use 'gradient'"
+                f"expected the package captum for {method}; pip install captum, or use 'gradient'"
             ) from None
         found: Tensor = getattr(attr, method)(model).attribute(x.clone().requires_grad_(), target=y)
         return found.detach()

@@ -82,10 +82,10 @@ def slurm_pool(jobs: int, output: Path, parameters: Mapping[str, Any], cluster: 
     try:
         import submitit
     except ImportError:
-        raise UserError("--executor slurm needs submitit; install it: pip install 'lowcurve[slurm]'") from None
+        raise UserError("--executor slurm needs submitit; install it: pip install submitit") from None
     executor = submitit.AutoExecutor(folder=output / "slurm", cluster=cluster)
     settings = {"name": "lowcurve", "slurm_array_parallelism": jobs, "timeout_min": 24 * 60}
-    executor.update_parameters(**settings, **{_slurm_key(key): value for key, value in parameters.items()})
+    executor.update_parameters(**settings | {_slurm_key(key): value for key, value in parameters.items()})
     yield executor.submit
 
 

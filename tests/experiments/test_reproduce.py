@@ -144,7 +144,9 @@ def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
 def test_slurm_jobs_run_the_same_task(asked):
     pytest.importorskip("submitit")
     (cell,) = replace(asked, rows=("standard",)).grid()
-    with slurm_pool(1, asked.output, {"partition": "any", "cpus_per_task": 1}, cluster="debug") as submit:
+    with slurm_pool(
+        1, asked.output, {"partition": "any", "cpus_per_task": 1, "timeout_min": 5}, cluster="debug"
+    ) as submit:
         submit(perform, cell, ("geometry",), TINY.samples).result()
     assert cell.trained
     record = json.loads((cell.folder / "experiments" / "geometry.json").read_text())
