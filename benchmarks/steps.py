@@ -1,6 +1,6 @@
-"""What does a training step of each method cost, in units of the same network with ReLU?
+"""What does a training step of each method cost, in units of the same network with ReLU in plain PyTorch?
 
-Every step stands between two ReLU steps and is divided by their mean, so that whatever else the machine does hits both;
+Every step stands between two plain steps and is divided by their mean, so that whatever else the machine does hits both;
 the figure is the median of these ratios over rounds, with the quartiles as its spread.
 
     python -m benchmarks.steps --width 16 --batch 128 --rounds 15
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from lowcurve.environment import processor
 from lowcurve.methods import Coefficients, Method, build, find_method
@@ -47,13 +48,14 @@ def environment() -> dict[str, object]:
 def step_times(
     rows: list[str], width: int, batch: int, size: int, rounds: int, channels_last: bool = False
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return per row, for `rounds` steps after one to warm up, its seconds and those of the ReLU steps around it."""
+    """Return per row, for `rounds` steps after one to warm up, its seconds and those of the plain steps around it."""
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.rand(batch, 3, size, size).contiguous(memory_format=layout)
     y = torch.randint(0, 10, (batch,))
     prepared: dict[str, tuple[torch.nn.Module, Method, Coefficients]] = {}
-    for row in ["relu", *rows]:
+    plain = build("relu", "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
+    for row in rows:
         name, changes, *_ = ROWS[row]
         method = find_method(name)
         net = build(method, "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
@@ -65,12 +67,18 @@ def step_times(
         training_step(net, x, y, method, coefficients)
         return time.perf_counter() - start
 
+    def plain_seconds() -> float:
+        start = time.perf_counter()
+        plain.zero_grad(set_to_none=True)
+        F.cross_entropy(plain(x), y).backward()
+        return time.perf_counter() - start
+
     pairs: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
     with flushed_denormals(), kept_memory():  # as in `lowcurve train`
         for lap in range(rounds + 1):
-            before = seconds("relu")
+            before = plain_seconds()
             for row in rows:
-                own, after = seconds(row), seconds("relu")
+                own, after = seconds(row), plain_seconds()
                 if lap:
                     pairs[row].append((own, (before + after) / 2))
                 before = after
@@ -78,10 +86,10 @@ def step_times(
 
 
 def ratios(pairs: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float | None]]:
-    """Return median and quartiles of each row's ratio to the ReLU steps around it."""
+    """Return median and quartiles of each row's ratio to the plain steps around it."""
     table: dict[str, dict[str, float | None]] = {}
     for row, times in pairs.items():
-        quotient = [own / relu for own, relu in times]
+        quotient = [own / plain for own, plain in times]
         low, median, high = statistics.quantiles(quotient, n=4) if len(quotient) > 1 else quotient * 3
         _, _, floor, paper = ROWS[row]
         table[row] = {

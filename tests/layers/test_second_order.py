@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -6,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from lowcurve.layers import _loops
 from lowcurve.layers.second_order import fast_double_backward
 
 
@@ -115,3 +117,29 @@ def test_a_network_trains_alike_and_updates_its_statistics() -> None:
 
 def inside_or_not(fast: bool) -> object:
     return fast_double_backward() if fast else torch.enable_grad()
+
+
+@pytest.mark.skipif(not _loops.applies(torch.zeros(1)), reason="installed without a C compiler")
+@pytest.mark.parametrize("shape", [(7, 5), (4, 3, 9), (5, 1, 1, 1), (6, 17, 8, 8), (3, 2, 70, 65)])
+@pytest.mark.parametrize("affine", [False, True])
+def test_compiled_batch_norm_against_float64(shape: tuple[int, ...], affine: bool) -> None:
+    """Values, running statistics and gradients, of data whose mean is far above their spread."""
+    torch.manual_seed(0)
+    exact = nn.BatchNorm1d(shape[1], affine=affine).double()
+    exact._check_input_dim = lambda x: None
+    if affine:
+        nn.init.normal_(exact.weight)
+        nn.init.normal_(exact.bias)
+    ours = copy.deepcopy(exact).float()
+    x = (torch.randn(shape, dtype=torch.float64) + 30).float()
+    weights = torch.randn(shape)
+    results = {}
+    for norm, inputs in ((ours, x.requires_grad_()), (exact, x.detach().double().requires_grad_())):
+        with fast_double_backward():
+            y = norm(inputs)
+        (y * weights).sum().backward()
+        gradients = [parameter.grad for parameter in norm.parameters()]
+        results[norm] = [y.detach(), norm.running_mean, norm.running_var, inputs.grad, *gradients]
+    for mine, truth in zip(results[ours], results[exact], strict=True):
+        assert mine.dtype == torch.float32
+        assert torch.allclose(mine.double(), truth, rtol=1e-4, atol=1e-4 * float(truth.abs().max()))
