@@ -63,9 +63,7 @@ FINITE = "lcnn+gradreg, finite differences"
 
 def _steps(width: int, rounds: int) -> dict[str, dict[str, float | None]]:
     table = ratios(step_times(list(ROWS), width, batch=128, size=32, rounds=rounds))
-    print(
-        f"training step, ResNet-18 width {width}, batch 128, 32×32, median of {rounds} rounds, ReLU in plain PyTorch = 1"
-    )
+    print(f"training step, ResNet-18 width {width}, batch 128, 32×32, median of {rounds} rounds, plain ReLU step = 1")
     for row, figures in table.items():
         spread = f"[{figures['low']:.2f}, {figures['high']:.2f}]"
         print(

@@ -1,7 +1,7 @@
 """What does a training step of each method cost, in units of the same network with ReLU in plain PyTorch?
 
-Every step stands between two plain steps and is divided by their mean, so that whatever else the machine does hits both;
-the figure is the median of these ratios over rounds, with the quartiles as its spread.
+Every step stands between two plain steps and is divided by their mean, so that whatever else the machine does hits
+both; the figure is the median of these ratios over rounds, with the quartiles as its spread.
 
     python -m benchmarks.steps --width 16 --batch 128 --rounds 15
 """

@@ -99,7 +99,8 @@ PRESETS: dict[str, Preset] = {
         ),
         # λγ a hundred times the paper's: |log γ| falls by λγ a step, and here are fifty times fewer steps
         coefficients={"curvature": {"lambda_beta": 3e-4, "lambda_gamma": 1e-3}},
-        by_data={"moons": MOONS, "svhn": {"train.epochs": 5}},
+        # at 0.1 VGG-11 on SVHN does not leave the accuracy of guessing the commonest digit in so few steps
+        by_data={"moons": MOONS, "svhn": {"train.epochs": 5, "train.lr": 0.02}},
     ),
     "paper": Preset(
         name="paper",

@@ -1,4 +1,4 @@
-/* Batch norm of (N, C, L) in training mode, float32: value with running statistics, and gradient.
+/* Batch norm of (N, C, L) in training mode, float32: value with running statistics, gradient, second-order gradient.
  *
  * One channel at a time: its values still lie in the cache when the second pass (variance) and the third (result) come
  * for them, where PyTorch walks through the whole tensor for each. Optional like _softplus.c.
@@ -63,6 +63,20 @@ VECTORIZED static void project(long samples, long step, long length, const float
         for (long i = n * step; i < n * step + length; i++) in_x[i] = (g[i] - center - (x[i] - mean) * slope) * scale;
 }
 
+/* in_g = scale p and in_x = outer_scale (a_g p + a_v (g - m_g) + slope x^), where p = v - m_v - a_v x^ is the projection of v
+ * and x^ = (x - mean) invstd. */
+VECTORIZED static void project_twice(long samples, long step, long length, const float *v, const float *g, const float *x,
+                                     float mean, float invstd, float scale, float outer_scale, float a_g, float m_g, float a_v,
+                                     float m_v, float slope, float *in_g, float *in_x) {
+    for (long n = 0; n < samples; n++)
+        for (long i = n * step; i < n * step + length; i++) {
+            float hat = (x[i] - mean) * invstd;
+            float p = v[i] - m_v - a_v * hat;
+            in_g[i] = scale * p;
+            in_x[i] = outer_scale * (a_g * p + a_v * (g[i] - m_g) + slope * hat);
+        }
+}
+
 /* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
  * statistics may be null. */
 void lowcurve_norm(long samples, int threads, long channels, long length, const float *x, const float *weight,
@@ -99,5 +113,26 @@ void lowcurve_norm_gradient(long samples, int threads, long channels, long lengt
         float scale = weight ? weight[c] * invstd[c] : invstd[c];
         project(samples, step, length, own_g, own, mean[c], scale, (float)(sum / count), (float)(product / count) * invstd[c],
                 in_x + c * length);
+    }
+}
+
+/* For v the gradient of the in_x above: the gradients in g, x and weight, derived in second_order.py. g_hat and g_sum are
+ * the in_weight and in_bias above. */
+void lowcurve_norm_second(long samples, int threads, long channels, long length, const float *v, const float *g, const float *x,
+                          const float *weight, const float *mean, const float *invstd, const float *g_hat, const float *g_sum,
+                          float *in_g, float *in_x, float *in_weight) {
+    long step = channels * length;
+    double count = (double)samples * (double)length;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long c = 0; c < channels; c++) {
+        long at = c * length;
+        double a_g = g_hat[c] / count, m_g = g_sum[c] / count;
+        double m_v = sum_of(samples, step, length, v + at) / count;
+        double a_v = product_of(samples, step, length, v + at, x + at, mean[c]) * invstd[c] / count;
+        double s = product_of(samples, step, length, v + at, g + at, (float)m_g) / count - a_v * a_g;
+        float scale = weight ? weight[c] * invstd[c] : invstd[c];
+        in_weight[c] = (float)(invstd[c] * s * count);
+        project_twice(samples, step, length, v + at, g + at, x + at, mean[c], invstd[c], scale, -scale * invstd[c], (float)a_g,
+                      (float)m_g, (float)a_v, (float)m_v, (float)(s - a_v * a_g), in_g + at, in_x + at);
     }
 }

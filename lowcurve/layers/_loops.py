@@ -94,6 +94,20 @@ def batch_norm_gradient(
     return in_x, in_weight, in_bias
 
 
+def batch_norm_second(
+    outer: Tensor, grad: Tensor, x: Tensor, weight: Tensor | None, *statistics: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `batch_norm_gradient`'s in_x in (grad, x, weight) for `outer`, the gradient of in_x.
+
+    `statistics` are mean, invstd, and the in_weight and in_bias that `batch_norm_gradient` has returned.
+    """
+    in_grad, in_x, in_weight = torch.empty_like(x), torch.empty_like(x), torch.empty_like(statistics[0])
+    weight = None if weight is None else weight.contiguous()
+    given = (outer.contiguous(), grad.contiguous(), x, weight, *statistics)
+    _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight)
+    return in_grad, in_x, in_weight
+
+
 def _channels(x: Tensor) -> tuple[int, int]:
     """Return the number of channels, and of values per sample and channel."""
     return x.shape[1], x[0, 0].numel()

@@ -231,6 +231,9 @@ class _BatchNormGradient(torch.autograd.Function):
         grad, x, weight, mean, invstd, grad_hat, grad_sum = ctx.saved_tensors
         if torch.is_grad_enabled() or outer is None or outer_weight is not None or outer_bias is not None:
             return _any_order(ctx, outer, outer_weight, outer_bias)
+        if _loops.applies(outer, grad, x) and _is_row_major(x):
+            found = _loops.batch_norm_second(outer, grad, x, weight, mean, invstd, grad_hat, grad_sum)
+            return *found[:2], None if weight is None else found[2], None, None, None
         count = x.numel() // x.shape[1]
         in_grad, outer_hat, outer_sum = _first_order(outer, x, weight, mean, invstd, ctx.eps)
         a_g, m_g, a_v, m_v = (t / count for t in (grad_hat, grad_sum, outer_hat, outer_sum))
