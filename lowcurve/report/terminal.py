@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -16,16 +17,27 @@ COLORS = {"holds": "green", "does not hold": "red", "not measured": "dim"}
 
 def print_result(console: Console, result: Result) -> None:
     """Print a table, partial or whole, and what became of each claim."""
-    table = Table(title=f"{result.title}\n{result.setting or 'no runs yet'}", title_justify="left")
-    table.add_column("method")
-    for column in result.columns:
+    title = f"{result.title}\n{result.setting or 'no runs yet'}"
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    columns = _fitting(result, console.width)
+    for column in columns:
         table.add_column(column["label"], justify="right")
-    table.add_column("runs", justify="right")
+    table.add_column("runs", justify="right", no_wrap=True)
     for row in result.rows:
-        cells = [_cell(row, column) for column in result.columns]
+        cells = [_cell(row, column) for column in columns]
         table.add_row(row["key"], *cells, str(len(row["runs"])))
-    if has_paper(result):
-        table.caption = "second lines: the paper's means"
+    remarks = ["second lines: the paper's means"] if has_paper(result) else []
+    if left_out := len(result.columns) - len(columns):
+        remarks.append(f"{left_out} more columns fit a wider terminal")
+    table.caption = "; ".join(remarks) or None
     console.print(table)
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
@@ -35,12 +47,28 @@ def print_result(console: Console, result: Result) -> None:
         )
 
 
-def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Print our number, and the paper's mean below it; a terminal is too narrow for both spreads."""
+def _fitting(result: Result, width: int) -> list[dict[str, Any]]:
+    """Return as many columns as a terminal has room for, the first at least: half a number is worse than none."""
+    room = width - max(len(row["key"]) for row in result.rows) - 10  # the column of runs, and margins
+    fitting: list[dict[str, Any]] = []
+    for column in result.columns:
+        lines = [*column["label"].split(), *(line for row in result.rows for line in _lines(row, column))]
+        room -= max(map(len, lines)) + 2
+        if fitting and room < 0:
+            break
+        fitting.append(column)
+    return fitting
+
+
+def _lines(row: dict[str, Any], column: dict[str, Any]) -> list[str]:
+    """Return our number, and the paper's mean; a terminal is too narrow for both spreads."""
     printed = row["paper"].get(column["key"])
-    return (
-        f"{ours(row, column)}\n[dim]{number(printed[0], digits=column['digits'])}[/]" if printed else ours(row, column)
-    )
+    return [ours(row, column), *([number(printed[0], digits=column["digits"])] if printed else [])]
+
+
+def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
+    first, *second = _lines(row, column)
+    return "\n".join([first, *(f"[dim]{line}[/]" for line in second)])
 
 
 def list_experiments(console: Console) -> None:

@@ -4,8 +4,12 @@ import csv
 import io
 import re
 
+import pytest
+from rich.console import Console
+
 from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown, number
+from lowcurve.report.terminal import print_result
 from lowcurve.report.write import MARKER, write_index, write_result
 from tests.report.example import CURVE, MOONS, example
 
@@ -75,3 +79,16 @@ def test_figures_are_the_same_file_twice(tmp_path):
     first = {path.name: path.read_bytes() for path in draw_curves(result, tmp_path / "a")}
     assert first == {path.name: path.read_bytes() for path in draw_curves(result, tmp_path / "b")}
     assert set(first) == {"table-geometry.png", "table-geometry.svg"}
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_shows_whole_numbers_whatever_its_width(width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    result = example()
+    print_result(console, result)
+    text = console.export_text()
+    assert all(row["key"] in text for row in result.rows)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "110.00 ± 14.14" in text or "more columns" in " ".join(text.split())
+    assert width < 200 or "more columns" not in text
