@@ -1,10 +1,8 @@
 """How is the same train-mode function evaluated twice? By replaying its buffers and its noise."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lowcurve.layers.spectral import SpectralNorm
 
@@ -21,13 +19,12 @@ class Replay:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.buffers = [  # (a module's own buffers, the name of one, its value)
-            (module._buffers, name, buffer.detach().clone())
-            for module in model.modules()
+        self.buffers = {
+            f"{prefix}.{name}" if prefix else name: buffer.detach().clone()
+            for prefix, module in model.named_modules()
             if not isinstance(module, SpectralNorm)
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
+            for name, buffer in module.named_buffers(recurse=False)
+        }
         self.noisy = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
         self.gpu = next((p.device for p in model.parameters() if p.device.type == "cuda"), None)
         if self.noisy:
@@ -36,23 +33,11 @@ class Replay:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits at `x`."""
-        with self._rewound():
-            if not self.noisy:
-                return self.model(x)
-            with torch.random.fork_rng(devices=[self.gpu] if self.gpu else []):
-                torch.random.set_rng_state(self.noise)
-                if self.gpu is not None and self.gpu_noise is not None:
-                    torch.cuda.set_rng_state(self.gpu_noise, self.gpu)
-                return self.model(x)
-
-    @contextmanager
-    def _rewound(self) -> Iterator[None]:
-        """Put copies of the kept buffers in the model's place; `torch.func.functional_call` takes far longer."""
-        present = [owner[name] for owner, name, _ in self.buffers]
-        for owner, name, value in self.buffers:
-            owner[name] = value.clone()
-        try:
-            yield
-        finally:
-            for (owner, name, _), buffer in zip(self.buffers, present, strict=True):
-                owner[name] = buffer
+        copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        if not self.noisy:
+            return functional_call(self.model, copies, (x,))
+        with torch.random.fork_rng(devices=[self.gpu] if self.gpu else []):
+            torch.random.set_rng_state(self.noise)
+            if self.gpu is not None and self.gpu_noise is not None:
+                torch.cuda.set_rng_state(self.gpu_noise, self.gpu)
+            return functional_call(self.model, copies, (x,))
