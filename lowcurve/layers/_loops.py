@@ -8,6 +8,17 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _BLOCK = 4096
+# What each function takes after the number of values or samples and that of threads: (n)umbers, (p)ointers, (f)loats.
+_SIGNATURES = {
+    "lowcurve_value": "pffp",
+    "lowcurve_gradient": "ppffp",
+    "lowcurve_gradients": "ppffpp",
+    "lowcurve_second": "pppffppp",
+    "lowcurve_norm": "nnpppppffppp",
+    "lowcurve_norm_gradient": "nnpppppppp",
+    "lowcurve_norm_second": "nnppppppppppp",
+}
+_TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
 def _library() -> ctypes.CDLL | None:
@@ -18,8 +29,9 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(spec.origin)
     except OSError:  # built for another machine
         return None
-    for name in ("lowcurve_gradients", "lowcurve_second"):
-        getattr(library, name).restype = ctypes.c_double
+    for name, letters in _SIGNATURES.items():
+        getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
+        getattr(library, name).restype = ctypes.c_double if name in ("lowcurve_gradients", "lowcurve_second") else None
     return library
 
 
@@ -114,16 +126,9 @@ def _channels(x: Tensor) -> tuple[int, int]:
 
 
 def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:
-    total: float = getattr(_LIBRARY, name)(ctypes.c_long(size), torch.get_num_threads(), *map(_converted, arguments))
+    addressed = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
+    total: float = getattr(_LIBRARY, name)(size, torch.get_num_threads(), *addressed)
     return total
-
-
-def _converted(argument: Tensor | float | None) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    if argument is None:
-        return ctypes.c_void_p(None)
-    return ctypes.c_long(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
 def _partial(y: Tensor) -> Tensor:
