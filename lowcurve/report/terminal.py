@@ -36,7 +36,7 @@ def print_result(console: Console, result: Result) -> None:
         table.add_row(row["key"], *cells, str(len(row["runs"])))
     remarks = ["second lines: the paper's means"] if has_paper(result) else []
     if left_out := len(result.columns) - len(columns):
-        remarks.append(f"{left_out} more columns fit a wider terminal")
+        remarks.append(f"left out for want of room: {left_out} column{'s' * (left_out > 1)}")
     table.caption = "; ".join(remarks) or None
     console.print(table)
     for verdict in result.verdicts:
