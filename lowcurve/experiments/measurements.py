@@ -85,7 +85,7 @@ def read(folder: Path, name: str, samples: Samples) -> dict[str, Any] | None:
 
 def fits(name: str, record: Mapping[str, Any], samples: Samples) -> bool:
     """Whether a measurement was taken with the settings that `samples` ask for."""
-    return bool(record["settings"] == MEASUREMENTS[name].settings(samples))
+    return name in MEASUREMENTS and bool(record["settings"] == MEASUREMENTS[name].settings(samples))
 
 
 def missing(folder: Path, names: Sequence[str], samples: Samples) -> list[str]:
