@@ -32,7 +32,7 @@ clean:
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	touch $@
 
-.venv/.core: .venv/.base pyproject.toml $(wildcard lowcurve/layers/*.c)
+.venv/.core: .venv/.base pyproject.toml $(wildcard lowcurve/layers/*.[ch])
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 

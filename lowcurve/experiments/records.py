@@ -43,8 +43,7 @@ def setting(run: Run) -> str:
 def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the recipe and the record of a run below `folder`; keep what other tables have measured of it."""
     run = Run(cell.folder)
-    former = read_record(folder, cell.name)
-    same = former.get("environment", {}).get("started") == run.environment["started"]  # else it was trained anew
+    former = read_record(folder, cell).get("measurements", {})
     recipe = dump_config(portable(run.config))
     path = folder / "recipes" / f"{cell.name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,25 +62,26 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
         "beta": last.get("beta", {}),
         "gamma": last.get("gamma", {}),
         "measurements": {
-            **(former["measurements"] if same else {}),
+            **former,
             **{name: _brief(record) for name, record in measurements.items()},
         },
     }
     write_json(_path(folder, cell.name), record)
 
 
-def read_record(folder: Path, name: str) -> dict[str, Any]:
-    """Return the record of a run below `folder`, empty where there is none."""
+def read_record(folder: Path, cell: Cell) -> dict[str, Any]:
+    """Return the record of a run below `folder`, empty where there is none or the run was trained anew since then."""
     try:
-        return dict(json.loads(_path(folder, name).read_text()))
+        record = dict(json.loads(_path(folder, cell.name).read_text()))
     except (OSError, json.JSONDecodeError):
         return {}
+    anew = cell.trained and record["environment"].get("started") != Run(cell.folder).environment["started"]
+    return {} if anew else record
 
 
 def on_record(record: Mapping[str, Any], samples: Samples) -> dict[str, dict[str, Any]]:
-    """Return the measurements of a record that were taken with these sample counts and are whole."""
-    found = record.get("measurements", {})
-    return {name: taken for name, taken in found.items() if fits(name, taken, samples) and not taken.get("left_out")}
+    """Return the measurements of a record that were taken with these sample counts; pictures are left out of them."""
+    return {name: taken for name, taken in record.get("measurements", {}).items() if fits(name, taken, samples)}
 
 
 def portable(config: Config) -> Config:

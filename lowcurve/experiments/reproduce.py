@@ -140,8 +140,14 @@ def reproduce_all(
 
 def _pending(asked: Request) -> list[Cell]:
     """Return the runs that are not trained, or lack a measurement."""
-    cells = [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
-    return [cell for cell in cells if not (asked.skip_recorded and set(asked.measurements) <= set(_known(asked, cell)))]
+    pending = [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
+    return [cell for cell in pending if not (asked.skip_recorded and _answered(asked, cell))]
+
+
+def _answered(asked: Request, cell: Cell) -> bool:
+    """Whether all that this experiment measures of a run is on record, pictures included."""
+    known = _known(asked, cell)
+    return all(name in known and not known[name].get("left_out") for name in asked.experiment.measurements)
 
 
 def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) -> dict[str, str]:
@@ -223,21 +229,30 @@ def collect(asked: Request) -> Result:
         known = _known(asked, cell)
         if not known:
             continue
+        if cell.trained:
+            write_record(asked.records, cell, known)
         values = {key: value for record in known.values() for key, value in record["values"].items()}
         measured.setdefault(cell.row.key, {})[cell.seed] = {**values, **experiment.derive(values)}
         runs.setdefault(cell.row.key, []).append(cell.name)
-        setting = read_record(asked.records, cell.name)["setting"]
-    return assemble(asked, measured, runs, setting)
+        setting = read_record(asked.records, cell)["setting"]
+    return _with_former_pictures(asked, assemble(asked, measured, runs, setting))
 
 
 def _known(asked: Request, cell: Cell) -> dict[str, dict[str, Any]]:
     """Return what is known of a run for this experiment: measured beside the run, or else on record."""
     names, samples = asked.experiment.measurements, asked.preset.samples
-    own = {name: taken for name in names if cell.trained and (taken := read(cell.folder, name, samples)) is not None}
-    if own:
-        write_record(asked.records, cell, own)
-    recorded = on_record(read_record(asked.records, cell.name), samples)
-    return {name: taken for name in names if (taken := own.get(name) or recorded.get(name)) is not None}
+    known = on_record(read_record(asked.records, cell), samples)
+    if cell.trained:
+        known |= {name: taken for name in names if (taken := read(cell.folder, name, samples)) is not None}
+    return {name: known[name] for name in names if name in known}
+
+
+def _with_former_pictures(asked: Request, result: Result) -> Result:
+    """Keep the pictures of the table as it was, where the same runs made it and records, which have none, stand in."""
+    former = load_result(asked)
+    same = [row["runs"] for row in former.rows] == [row["runs"] for row in result.rows]
+    lost = former.extra and not result.extra
+    return replace(result, extra=former.extra, curves=former.curves) if same and lost else result
 
 
 def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], setting: str) -> Result:

@@ -3,50 +3,31 @@
  * One channel at a time: its values still lie in the cache when the second pass (variance) and the third (result) come
  * for them, where PyTorch walks through the whole tensor for each. Optional like _softplus.c.
  */
+#include "_loops.h"
+
 #include <math.h>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VECTORIZED
-#endif
-
-/* Sums run in float32 over one sample's part of a channel and in float64 over samples. `step` is from one sample to the
- * next. */
-VECTORIZED static double sum_of(long samples, long step, long length, const float *x) {
-    double total = 0.0;
-    for (long n = 0; n < samples; n++) {
-        const float *row = x + n * step;
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (long i = 0; i < length; i++) sum += row[i];
-        total += sum;
-    }
+/* Sums run in float32 over at most BLOCK values of one sample and channel, and in float64 over such stretches. `step` is
+ * from one sample to the next. */
+#define SUM_OVER_CHANNEL(term)                                                                                               \
+    double total = 0.0;                                                                                                      \
+    for (long n = 0; n < samples; n++)                                                                                       \
+        for (long start = n * step; start < n * step + length; start += BLOCK) {                                             \
+            long rest = n * step + length - start, size = rest < BLOCK ? rest : BLOCK;                                       \
+            float sum = 0.0f;                                                                                                \
+            _Pragma("omp simd reduction(+ : sum)") for (long i = start; i < start + size; i++) sum += (term);                \
+            total += sum;                                                                                                    \
+        }                                                                                                                    \
     return total;
-}
+
+VECTORIZED static double sum_of(long samples, long step, long length, const float *x) { SUM_OVER_CHANNEL(x[i]) }
 
 VECTORIZED static double squares_of(long samples, long step, long length, const float *x, float mean) {
-    double total = 0.0;
-    for (long n = 0; n < samples; n++) {
-        const float *row = x + n * step;
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (long i = 0; i < length; i++) sum += (row[i] - mean) * (row[i] - mean);
-        total += sum;
-    }
-    return total;
+    SUM_OVER_CHANNEL((x[i] - mean) * (x[i] - mean))
 }
 
 VECTORIZED static double product_of(long samples, long step, long length, const float *g, const float *x, float mean) {
-    double total = 0.0;
-    for (long n = 0; n < samples; n++) {
-        const float *left = g + n * step, *right = x + n * step;
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (long i = 0; i < length; i++) sum += left[i] * (right[i] - mean);
-        total += sum;
-    }
-    return total;
+    SUM_OVER_CHANNEL(g[i] * (x[i] - mean))
 }
 
 /* y = scale (x - mean) + shift */
@@ -84,7 +65,7 @@ void lowcurve_norm(long samples, int threads, long channels, long length, const 
                    float *invstd) {
     long step = channels * length;
     double count = (double)samples * (double)length;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (samples * step > BLOCK)
     for (long c = 0; c < channels; c++) {
         const float *own = x + c * length;
         mean[c] = (float)(sum_of(samples, step, length, own) / count);
@@ -92,8 +73,11 @@ void lowcurve_norm(long samples, int threads, long channels, long length, const 
         invstd[c] = (float)(1.0 / sqrt(squares / count + eps));
         float scale = weight ? weight[c] * invstd[c] : invstd[c];
         normalize(samples, step, length, own, mean[c], scale, bias ? bias[c] : 0.0f, y + c * length);
-        if (running_mean) running_mean[c] += momentum * (mean[c] - running_mean[c]);
-        if (running_var) running_var[c] += momentum * ((float)(squares / (count > 1 ? count - 1 : 1)) - running_var[c]);
+        if (running_mean) running_mean[c] = (1 - momentum) * running_mean[c] + momentum * mean[c];
+        if (running_var) {
+            float variance = (float)(squares / (count > 1 ? count - 1 : 1));
+            running_var[c] = (1 - momentum) * running_var[c] + momentum * variance;
+        }
     }
 }
 
@@ -103,7 +87,7 @@ void lowcurve_norm_gradient(long samples, int threads, long channels, long lengt
                             float *in_bias) {
     long step = channels * length;
     double count = (double)samples * (double)length;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (samples * step > BLOCK)
     for (long c = 0; c < channels; c++) {
         const float *own = x + c * length, *own_g = g + c * length;
         double sum = sum_of(samples, step, length, own_g);
@@ -123,7 +107,7 @@ void lowcurve_norm_second(long samples, int threads, long channels, long length,
                           float *in_g, float *in_x, float *in_weight) {
     long step = channels * length;
     double count = (double)samples * (double)length;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (samples * step > BLOCK)
     for (long c = 0; c < channels; c++) {
         long at = c * length;
         double a_g = g_hat[c] / count, m_g = g_sum[c] / count;

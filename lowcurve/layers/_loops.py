@@ -1,6 +1,7 @@
 """The compiled loops of `_softplus.c` and `_batchnorm.c` on tensors, for tensors of which `applies` is true."""
 
 import ctypes
+import math
 from importlib.util import find_spec
 
 import torch
@@ -27,11 +28,12 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(spec.origin)
-    except OSError:  # built for another machine
+        for name, letters in _SIGNATURES.items():
+            getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
+            sums = name in ("lowcurve_gradients", "lowcurve_second")
+            getattr(library, name).restype = ctypes.c_double if sums else None
+    except (OSError, AttributeError):  # built for another machine, or from older sources
         return None
-    for name, letters in _SIGNATURES.items():
-        getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
-        getattr(library, name).restype = ctypes.c_double if name in ("lowcurve_gradients", "lowcurve_second") else None
     return library
 
 
@@ -43,6 +45,11 @@ def applies(*tensors: Tensor) -> bool:
     return _LIBRARY is not None and all(
         t.dtype == torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, Parameter) for t in tensors
     )
+
+
+def normalizes(x: Tensor, *per_channel: Tensor | None) -> bool:
+    """Whether the loops for batch norm apply: to a row-major x, with others, where given, of one value per channel."""
+    return applies(x, *(t for t in per_channel if t is not None)) and x.is_contiguous() and x.numel() > 0
 
 
 def value(x: Tensor, beta: float, shift: float) -> Tensor:
@@ -86,43 +93,51 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return w x̂ + b of a contiguous x (N, C, …) and each channel's mean and 1/std; move the running statistics."""
+    """Return w x̂ + b with x̂ = (x − μ) r, and μ and r = 1/std of each channel; move the running statistics."""
     y, mean = torch.empty_like(x), x.new_empty(x.shape[1])
     invstd = torch.empty_like(mean)
-    affine = [None if t is None else t.contiguous() for t in (weight, bias)]
-    running = (running_mean, running_var, momentum, eps)
-    _call("lowcurve_norm", len(x), *_channels(x), x, *affine, *running, y, mean, invstd)
+    given = (x, _packed(weight), _packed(bias), running_mean, running_var, momentum, eps)
+    _call("lowcurve_norm", len(x), *_channels(x), *given, y, mean, invstd)
     return y, mean, invstd
 
 
 def batch_norm_gradient(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `batch_norm` in x, weight and bias, of which the latter exist without one, too."""
+    """Return (w r P(g), Σ g x̂, Σ g): the gradients in x, weight and bias, the latter two even where there are none.
+
+    P(g) = g − M(g) − x̂ M(g x̂), with M the channel's mean; see `batchnorm_gradient`.
+    """
     in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
-    weight = None if weight is None else weight.contiguous()
-    given = (grad.contiguous(), x, weight, mean, invstd)
+    given = (_packed(grad), x, _packed(weight), mean, invstd)
     _call("lowcurve_norm_gradient", len(x), *_channels(x), *given, in_x, in_weight, in_bias)
     return in_x, in_weight, in_bias
 
 
 def batch_norm_second(
-    outer: Tensor, grad: Tensor, x: Tensor, weight: Tensor | None, *statistics: Tensor
+    outer: Tensor,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    grad_hat: Tensor,
+    grad_sum: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `batch_norm_gradient`'s in_x in (grad, x, weight) for `outer`, the gradient of in_x.
-
-    `statistics` are mean, invstd, and the in_weight and in_bias that `batch_norm_gradient` has returned.
-    """
-    in_grad, in_x, in_weight = torch.empty_like(x), torch.empty_like(x), torch.empty_like(statistics[0])
-    weight = None if weight is None else weight.contiguous()
-    given = (outer.contiguous(), grad.contiguous(), x, weight, *statistics)
+    """Return the gradients of ⟨outer, w r P(g)⟩ in g, x and w; `grad_hat` = Σ g x̂ and `grad_sum` = Σ g."""
+    in_grad, in_x, in_weight = torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
+    given = (_packed(outer), _packed(grad), x, _packed(weight), mean, invstd, grad_hat, grad_sum)
     _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight)
     return in_grad, in_x, in_weight
 
 
 def _channels(x: Tensor) -> tuple[int, int]:
     """Return the number of channels, and of values per sample and channel."""
-    return x.shape[1], x[0, 0].numel()
+    return x.shape[1], math.prod(x.shape[2:])
+
+
+def _packed(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
 
 
 def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:

@@ -5,17 +5,12 @@
  * operations, about four times slower. The formulas are derived there. The loops are plain C that compilers
  * vectorize; libgomp is the one that PyTorch has loaded, so both share a thread pool.
  */
+#include "_loops.h"
+
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VECTORIZED
-#endif
 #define INLINE static inline __attribute__((always_inline))
-
-#define BLOCK 4096 /* elements that a thread works on at a time; also how far a float32 sum may run */
 
 INLINE float from_bits(int32_t bits) {
     float value;

@@ -22,7 +22,7 @@ class _LipschitzBatchNorm(nn.Module):
     """What the 1d and 2d layers share: a child `norm`, which conversion for several processes may replace, and γ."""
 
     _norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
-    shared: tuple[Tensor, Tensor | None] | None = None  # `scaled()` where `SharedScales` has computed it
+    prepared: tuple[Tensor, Tensor | None] | None = None  # `scaled()`, where `SharedScales` has computed it
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class _LipschitzBatchNorm(nn.Module):
 
     def scaled(self) -> tuple[Tensor, Tensor | None]:
         """The batch norm's weight and bias times the factor, which is what it is computed with."""
-        norm, factor = self.norm, self.factor()
-        weight = factor.expand(norm.num_features) if norm.weight is None else norm.weight * factor
-        return weight, None if norm.bias is None else norm.bias * factor
+        return _scaled(self.gamma, self._gains(), self.norm.weight, self.norm.bias)
+
+    def _gains(self) -> Tensor:
+        """1/std of each channel, by the running variances."""
+        assert self.norm.running_var is not None
+        return (self.norm.running_var + self.norm.eps).rsqrt()
 
     def _steepest(self) -> Tensor:
-        norm = self.norm
-        assert norm.running_var is not None
-        gains = (norm.running_var + norm.eps).rsqrt()
-        return (gains if norm.weight is None else gains * norm.weight.abs()).max()
+        return _steepest(self._gains(), self.norm.weight).squeeze()
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x; running statistics are updated once, in training mode."""
@@ -74,7 +74,7 @@ class _LipschitzBatchNorm(nn.Module):
         if update:
             norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
             momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum  # type: ignore[arg-type]
-        weight, bias = self.shared or self.scaled()
+        weight, bias = self.prepared or self.scaled()
         keep = update or not self.training
         mean, variance = (norm.running_mean, norm.running_var) if keep else (None, None)
         return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum or 0.0, norm.eps)
@@ -105,31 +105,25 @@ class SharedScales:
     """Context: `scaled` of all γ-BNs of a model, by one operation where each layer would need one of its own.
 
     `renew` before each forward inside the context computes them, with a graph of its own for each pass. The running
-    variances are those of when the context was made: a step's later passes see what its first one saw. A compiled
-    model is left alone, as its compiler joins operations itself.
+    variances are those of when the context was made: a step's later passes see what its first one saw. A model that
+    `compile()` was called on is left alone, as its compiler joins operations itself.
     """
 
     def __init__(self, model: nn.Module) -> None:
         alike: dict[Any, list[_LipschitzBatchNorm]] = defaultdict(list)
         for module in () if model._compiled_call_impl is not None else model.modules():
             if isinstance(module, _LipschitzBatchNorm) and type(module.norm) is module._norm:
-                norm = module.norm
-                alike[norm.num_features, norm.eps, norm.affine].append(module)
-        # (layers, their 1/std as rows)
-        self.groups = [(layers, _stack(layers, "running_var").add(key[1]).rsqrt()) for key, layers in alike.items()]
+                alike[_kind(module.norm)].append(module)
+        self.groups = [(layers, torch.stack([layer._gains() for layer in layers])) for layers in alike.values()]
 
     def renew(self) -> None:
         """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike."""
         for layers, gains in self.groups:
-            affine = layers[0].norm.affine
-            weights, biases = (_stack(layers, name) if affine else None for name in ("weight", "bias"))
-            steepest = (gains if weights is None else gains * weights.abs()).amax(1)
-            gammas = torch.stack([layer.log_gamma for layer in layers]).exp()
-            factors = (gammas / steepest).clamp_max(1.0).unsqueeze(1)
-            scaled = factors.expand_as(gains) if weights is None else weights * factors
-            shifts = [None] * len(layers) if biases is None else (biases * factors).unbind()
-            for layer, weight, bias in zip(layers, scaled.unbind(), shifts, strict=True):
-                layer.shared = weight, bias
+            gammas = torch.stack([layer.log_gamma for layer in layers]).exp().unsqueeze(1)
+            weights, biases = _scaled(gammas, gains, _rows(layers, "weight"), _rows(layers, "bias"))
+            shifts = [None] * len(layers) if biases is None else biases.unbind()
+            for layer, weight, bias in zip(layers, weights.unbind(), shifts, strict=True):
+                layer.prepared = weight, bias
 
     def __enter__(self) -> Self:
         return self
@@ -137,9 +131,28 @@ class SharedScales:
     def __exit__(self, *_error: object) -> None:
         for layers, _ in self.groups:
             for layer in layers:
-                layer.shared = None
+                layer.prepared = None
 
 
-def _stack(layers: Sequence[_LipschitzBatchNorm], name: str) -> Tensor:
-    """Return one tensor of every layer's batch norm as the rows of a matrix."""
-    return torch.stack([getattr(layer.norm, name) for layer in layers])
+def _kind(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[Any, ...]:
+    """What two batch norms must have in common for their tensors to be rows of one matrix."""
+    variance = norm.running_var
+    assert variance is not None
+    return variance.shape, variance.dtype, variance.device, norm.eps, norm.weight is None, norm.bias is None
+
+
+def _rows(layers: Sequence[_LipschitzBatchNorm], name: str) -> Tensor | None:
+    """Return one tensor of every layer's batch norm as the rows of a matrix; None where they have none."""
+    tensors = [getattr(layer.norm, name) for layer in layers]
+    return None if tensors[0] is None else torch.stack(tensors)
+
+
+def _steepest(gains: Tensor, weight: Tensor | None) -> Tensor:
+    """‖BN‖ = max |w_c| / std_c over the last dimension."""
+    return (gains if weight is None else gains * weight.abs()).amax(-1, keepdim=True)
+
+
+def _scaled(gamma: Tensor, gains: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias times min(1, γ / ‖BN‖), of one layer or in rows of several."""
+    factor = (gamma / _steepest(gains, weight)).clamp_max(1.0)
+    return factor.expand_as(gains) if weight is None else weight * factor, None if bias is None else bias * factor

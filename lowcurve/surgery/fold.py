@@ -83,10 +83,10 @@ def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
 
 
 class _PlainSoftplus(nn.Module):
-    """s₀(x; β) with β a number, accurate to rounding.
+    """s₀(x; β) with β a number, to an absolute error below 1e-6 in float32.
 
-    PyTorch's softplus is the fastest operation for it, but subtracting log(2) / β from that cancels digits where β is
-    small: there it is x⁺ + log1p(expm1(-β|x|) / 2) / β, as `CenteredSoftplus` computes it, six times slower.
+    log σ is a fast operation, but adding log(2) / β to it cancels digits, the more the smaller β is. So below β = 1 it
+    is x⁺ + log1p(expm1(-β|x|) / 2) / β, as `CenteredSoftplus` computes it, five times slower.
     """
 
     def __init__(self, beta: float) -> None:
@@ -96,7 +96,7 @@ class _PlainSoftplus(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise; derivatives at 0 are right in both forms."""
         if self.beta >= 1:
-            return F.softplus(x, self.beta, threshold=40.0) - math.log(2) / self.beta  # e⁻⁴⁰ is below rounding
+            return F.logsigmoid(x * -self.beta) / -self.beta - math.log(2) / self.beta
         positive = x > 0
         decay = torch.where(positive, -self.beta * x, self.beta * x)
         return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta

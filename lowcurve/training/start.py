@@ -12,7 +12,8 @@ from lowcurve.training.distributed import World
 from lowcurve.training.runs import Run
 
 Resume = Literal["auto", "never"]
-# What may differ when a run goes on: where it is, how it lies in memory and how it is watched, not what it computes.
+# What may differ when a run goes on: where it is, how it lies in memory (which changes rounding, and the order of noise
+# where there is any) and how it is watched, not what it computes.
 PLACE = {
     "name",
     "output",

@@ -52,7 +52,7 @@ def training_step(
     advance(bare)
     with held(bare), SharedScales(bare) as scales:
         if "adversarial" in method.terms:
-            with _autocast(x, dtype), fast_double_backward(again=False):
+            with _autocast(x, dtype), fast_double_backward(twice=False):
                 eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
                 x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
         step = _Step(model, scales, x.detach(), y, method.terms, numbers, dtype)
@@ -94,7 +94,7 @@ class _Step:
         with cached():
             normalize(self.model)
             self.scales.renew()
-            with _autocast(x, self.dtype), fast_double_backward(again=self.differentiates):
+            with _autocast(x, self.dtype), fast_double_backward(twice=self.differentiates):
                 logits = net(x)
         logits = logits.to(x.dtype)
         scores = logits

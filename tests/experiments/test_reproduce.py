@@ -14,7 +14,7 @@ from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset, Samples
-from lowcurve.experiments.reproduce import Request, collect, parse_pairs, reproduce_all, request
+from lowcurve.experiments.reproduce import Request, _pending, collect, parse_pairs, reproduce_all, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
@@ -84,6 +84,9 @@ def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
     other = replace(asked, preset=replace(TINY, samples=replace(TINY.samples, geometry=4)))
     assert not any(row["cells"] for row in collect(other).rows)  # measured otherwise, so not the same number
 
+    empty = replace(asked, skip_recorded=True, measure=False, results=asked.results / "other")
+    assert len(_pending(empty)) == len(asked.grid())  # to train is not to have measured
+
     (again,) = reproduce_all([replace(asked, rows=("lcnn",))], lines.append, {})
     assert [line.split()[0] for line in lines] == ["table-geometry:", "done"]
     assert again.rows == result.rows  # the same bits
@@ -100,6 +103,23 @@ def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
     path.write_text(json.dumps(record))
     collect(one)
     assert set(json.loads(path.read_text())["measurements"]) == {"geometry"}
+    record["environment"]["started"] = "earlier"
+    path.write_text(json.dumps(record))
+    shutil.rmtree(cell.folder / "experiments")
+    assert not any(row["cells"] for row in collect(one).rows)
+
+
+def test_pictures_outlive_their_runs(tmp_path):
+    """A record holds no pictures: the table keeps its own, and such a run does not count as answered."""
+    moons = replace(EXPERIMENTS["figure-moons"], rows=EXPERIMENTS["figure-moons"].rows[:1])
+    asked = Request(moons, replace(TINY, training={"model.width": 4, "train.epochs": 1}), tmp_path / "runs", tmp_path)
+    (result,) = reproduce_all([asked], lambda line: None, {})
+    assert result.extra
+    for cell in asked.grid():
+        shutil.rmtree(cell.folder)
+    again = collect(asked)
+    assert (again.extra, again.curves, again.rows) == (result.extra, result.curves, result.rows)
+    assert len(_pending(replace(asked, skip_recorded=True))) == len(asked.grid())
 
 
 def _check_against_the_library(asked, result):

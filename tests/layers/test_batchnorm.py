@@ -129,4 +129,17 @@ def test_shared_scales_are_what_each_layer_computes() -> None:
     for mine, theirs in zip(together.parameters(), alone.parameters(), strict=True):
         assert mine.grad.abs().sum() > 0 or not theirs.grad.any()
         assert torch.allclose(mine.grad, theirs.grad, rtol=1e-12)
-    assert all(layer.shared is None for layer in together)
+    assert all(layer.prepared is None for layer in together)
+
+
+def test_shared_scales_of_layers_that_do_not_fit_together() -> None:
+    """Without bias, in another precision: each kind is computed apart, as it would be alone."""
+    layers = [LipschitzBatchNorm1d(3, init_gamma=0.7, affine=True), LipschitzBatchNorm1d(3, init_gamma=0.7).double()]
+    layers[0].norm.register_parameter("bias", None)
+    model = nn.ModuleList(layers)
+    with SharedScales(model) as scales:
+        scales.renew()
+        for layer in layers:
+            for mine, theirs in zip(layer.prepared, layer.scaled(), strict=True):
+                assert (mine is None) == (theirs is None)
+                assert mine is None or torch.equal(mine, theirs)

@@ -76,7 +76,7 @@ def test_folded_activation_against_high_precision(beta):
     wide = x.double()
     truth = (torch.logaddexp(beta * wide, torch.zeros_like(wide)) - np.log(2)) / beta
     ours = fold(CenteredSoftplus(beta))(x)
-    torch.testing.assert_close(ours.double(), truth, rtol=1e-5, atol=1e-6 * float(x.abs().max().clamp(max=50)))
+    torch.testing.assert_close(ours.double(), truth, rtol=1e-6, atol=2e-7)
 
 
 def test_folded_activation_has_the_right_slope_at_zero():
@@ -124,7 +124,6 @@ def test_a_folded_model_can_be_converted_and_trained_again():
         ("Conv2d", "spectral norm"): 3,
         ("BatchNorm2d", "LipschitzBatchNorm2d"): 2,
         ("Linear", "spectral norm"): 1,
-        ("F.softplus", "CenteredSoftplus"): 3,  # β learns again
     }
     plain.train()(SMALL).sum().backward()
     assert all(p.grad is not None for p in plain.parameters())

@@ -1,0 +1,8 @@
+/* What the compiled loops share. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTORIZED
+#endif
+
+#define BLOCK 4096 /* elements that a thread works on at a time; also how far a float32 sum may run */
