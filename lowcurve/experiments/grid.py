@@ -82,7 +82,7 @@ def _config(
 
     data, model = setting
     method = find_method(row.method)
-    flat: dict[str, Any] = {**preset.training, **preset.by_data.get(data, {})}
+    flat: dict[str, Any] = {**preset.training, **preset.by_data.get(data, {}), **preset.by_setting.get(setting, {})}
     for term in method.terms:
         for key, value in preset.coefficients.get(term, {}).items():
             if key not in method.coefficients:  # a method's own coefficient is part of what the method is
