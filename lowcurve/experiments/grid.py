@@ -82,12 +82,12 @@ def _config(
 
     data, model = setting
     method = find_method(row.method)
-    flat: dict[str, Any] = {**preset.training, **preset.by_data.get(data, {}), **preset.by_setting.get(setting, {})}
+    flat: dict[str, Any] = dict(preset.training)
     for term in method.terms:
         for key, value in preset.coefficients.get(term, {}).items():
             if key not in method.coefficients:  # a method's own coefficient is part of what the method is
                 flat[f"method.{key}"] = value
-    flat |= {**row.overrides, **overrides}
+    flat |= {**preset.by_data.get(data, {}), **preset.by_setting.get(setting, {}), **row.overrides, **overrides}
     flat |= {"data.name": data, "model.name": model, "method.name": row.method, "train.seed": seed}
     tree: dict[str, Any] = {"output": output}
     for key, value in flat.items():
