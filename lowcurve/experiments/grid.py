@@ -84,10 +84,11 @@ def _config(
     method = find_method(row.method)
     flat: dict[str, Any] = dict(preset.training)
     for term in method.terms:
-        for key, value in preset.coefficients.get(term, {}).items():
-            if key not in method.coefficients:  # a method's own coefficient is part of what the method is
-                flat[f"method.{key}"] = value
-    flat |= {**preset.by_data.get(data, {}), **preset.by_setting.get(setting, {}), **row.overrides, **overrides}
+        flat |= {f"method.{key}": value for key, value in preset.coefficients.get(term, {}).items()}
+    flat |= {**preset.by_data.get(data, {}), **preset.by_setting.get(setting, {})}
+    for own in method.coefficients:  # a method's own coefficient is part of what the method is
+        flat.pop(f"method.{own}", None)
+    flat |= {**row.overrides, **overrides}
     flat |= {"data.name": data, "model.name": model, "method.name": row.method, "train.seed": seed}
     tree: dict[str, Any] = {"output": output}
     for key, value in flat.items():
