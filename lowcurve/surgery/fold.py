@@ -96,7 +96,7 @@ class _PlainSoftplus(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise; derivatives at 0 are right in both forms."""
         if self.beta >= 1:
-            return F.logsigmoid(x * -self.beta) / -self.beta - math.log(2) / self.beta
+            return torch.rsub(F.logsigmoid(x * -self.beta), -math.log(2) / self.beta, alpha=1 / self.beta)
         positive = x > 0
         decay = torch.where(positive, -self.beta * x, self.beta * x)
         return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta
