@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from lowcurve.layers.spectral import held
+from lowcurve.layers.spectral import held, normalized_layers
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of <malloc.h>
 
@@ -48,7 +48,7 @@ def frozen_buffers(model: nn.Module) -> Iterator[nn.Module]:
     for norm in norms:
         norm.track_running_stats = False
     try:
-        with held(model):
+        with held(normalized_layers(model)):
             yield model
     finally:
         for norm in norms:

@@ -7,40 +7,83 @@
 
 #include <math.h>
 
-/* Sums run in float32 over at most BLOCK values of one sample and channel, and in float64 over such stretches. `step` is
- * from one sample to the next. */
-#define SUM_OVER_CHANNEL(term)                                                                                               \
-    double total = 0.0;                                                                                                      \
-    for (long n = 0; n < samples; n++)                                                                                       \
-        for (long start = n * step; start < n * step + length; start += BLOCK) {                                             \
-            long rest = n * step + length - start, size = rest < BLOCK ? rest : BLOCK;                                       \
-            float sum = 0.0f;                                                                                                \
-            _Pragma("omp simd reduction(+ : sum)") for (long i = start; i < start + size; i++) sum += (term);                \
-            total += sum;                                                                                                    \
-        }                                                                                                                    \
-    return total;
+static inline long lesser(long a, long b) { return a < b ? a : b; }
 
-VECTORIZED static double sum_of(long samples, long step, long length, const float *x) { SUM_OVER_CHANNEL(x[i]) }
+/* Walk through a channel in stretches of at most BLOCK values of one sample. Sums run in float32 within a stretch and in
+ * float64 over stretches. `step` is from one sample to the next. */
+#define FOR_STRETCHES(start, stop)                                                                                           \
+    for (long n = 0; n < samples; n++)                                                                                       \
+        for (long start = n * step, stop; start < n * step + length; start = stop)                                           \
+            if ((stop = lesser(start + BLOCK, n * step + length)))
+
+VECTORIZED static double sum_of(long samples, long step, long length, const float *x) {
+    double total = 0.0;
+    FOR_STRETCHES(start, stop) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = start; i < stop; i++) sum += x[i];
+        total += sum;
+    }
+    return total;
+}
 
 VECTORIZED static double squares_of(long samples, long step, long length, const float *x, float mean) {
-    SUM_OVER_CHANNEL((x[i] - mean) * (x[i] - mean))
+    double total = 0.0;
+    FOR_STRETCHES(start, stop) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = start; i < stop; i++) sum += (x[i] - mean) * (x[i] - mean);
+        total += sum;
+    }
+    return total;
 }
 
-VECTORIZED static double product_of(long samples, long step, long length, const float *g, const float *x, float mean) {
-    SUM_OVER_CHANNEL(g[i] * (x[i] - mean))
+/* sums = (sum g, sum g (x - mean)) */
+VECTORIZED static void sums_of(long samples, long step, long length, const float *g, const float *x, float mean, double sums[2]) {
+    sums[0] = sums[1] = 0.0;
+    FOR_STRETCHES(start, stop) {
+        float sum = 0.0f, product = 0.0f;
+#pragma omp simd reduction(+ : sum, product)
+        for (long i = start; i < stop; i++) {
+            sum += g[i];
+            product += g[i] * (x[i] - mean);
+        }
+        sums[0] += sum;
+        sums[1] += product;
+    }
 }
+
+/* sums = (sum v, sum v (x - mean), sum v (g - m_g)) */
+VECTORIZED static void outer_sums_of(long samples, long step, long length, const float *v, const float *g, const float *x,
+                                     float mean, float m_g, double sums[3]) {
+    sums[0] = sums[1] = sums[2] = 0.0;
+    FOR_STRETCHES(start, stop) {
+        float sum = 0.0f, in_x = 0.0f, in_g = 0.0f;
+#pragma omp simd reduction(+ : sum, in_x, in_g)
+        for (long i = start; i < stop; i++) {
+            sum += v[i];
+            in_x += v[i] * (x[i] - mean);
+            in_g += v[i] * (g[i] - m_g);
+        }
+        sums[0] += sum;
+        sums[1] += in_x;
+        sums[2] += in_g;
+    }
+}
+
+/* The loops below follow sums over the same values and run backwards: what was read last is still in the cache. */
 
 /* y = scale (x - mean) + shift */
 VECTORIZED static void normalize(long samples, long step, long length, const float *x, float mean, float scale, float shift,
                                  float *y) {
-    for (long n = 0; n < samples; n++)
+    for (long n = samples - 1; n >= 0; n--)
         for (long i = n * step; i < n * step + length; i++) y[i] = (x[i] - mean) * scale + shift;
 }
 
 /* in_x = scale (g - center - slope (x - mean)) */
 VECTORIZED static void project(long samples, long step, long length, const float *g, const float *x, float mean, float scale,
                                float center, float slope, float *in_x) {
-    for (long n = 0; n < samples; n++)
+    for (long n = samples - 1; n >= 0; n--)
         for (long i = n * step; i < n * step + length; i++) in_x[i] = (g[i] - center - (x[i] - mean) * slope) * scale;
 }
 
@@ -49,7 +92,7 @@ VECTORIZED static void project(long samples, long step, long length, const float
 VECTORIZED static void project_twice(long samples, long step, long length, const float *v, const float *g, const float *x,
                                      float mean, float invstd, float scale, float outer_scale, float a_g, float m_g, float a_v,
                                      float m_v, float slope, float *in_g, float *in_x) {
-    for (long n = 0; n < samples; n++)
+    for (long n = samples - 1; n >= 0; n--)
         for (long i = n * step; i < n * step + length; i++) {
             float hat = (x[i] - mean) * invstd;
             float p = v[i] - m_v - a_v * hat;
@@ -90,8 +133,9 @@ void lowcurve_norm_gradient(long samples, int threads, long channels, long lengt
 #pragma omp parallel for num_threads(threads) schedule(static) if (samples * step > BLOCK)
     for (long c = 0; c < channels; c++) {
         const float *own = x + c * length, *own_g = g + c * length;
-        double sum = sum_of(samples, step, length, own_g);
-        double product = product_of(samples, step, length, own_g, own, mean[c]) * invstd[c];
+        double sums[2];
+        sums_of(samples, step, length, own_g, own, mean[c], sums);
+        double sum = sums[0], product = sums[1] * invstd[c];
         in_bias[c] = (float)sum;
         in_weight[c] = (float)product;
         float scale = weight ? weight[c] * invstd[c] : invstd[c];
@@ -111,9 +155,9 @@ void lowcurve_norm_second(long samples, int threads, long channels, long length,
     for (long c = 0; c < channels; c++) {
         long at = c * length;
         double a_g = g_hat[c] / count, m_g = g_sum[c] / count;
-        double m_v = sum_of(samples, step, length, v + at) / count;
-        double a_v = product_of(samples, step, length, v + at, x + at, mean[c]) * invstd[c] / count;
-        double s = product_of(samples, step, length, v + at, g + at, (float)m_g) / count - a_v * a_g;
+        double sums[3];
+        outer_sums_of(samples, step, length, v + at, g + at, x + at, mean[c], (float)m_g, sums);
+        double m_v = sums[0] / count, a_v = sums[1] * invstd[c] / count, s = sums[2] / count - a_v * a_g;
         float scale = weight ? weight[c] * invstd[c] : invstd[c];
         in_weight[c] = (float)(invstd[c] * s * count);
         project_twice(samples, step, length, v + at, g + at, x + at, mean[c], invstd[c], scale, -scale * invstd[c], (float)a_g,

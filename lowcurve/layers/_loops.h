@@ -6,3 +6,4 @@
 #endif
 
 #define BLOCK 4096 /* elements that a thread works on at a time; also how far a float32 sum may run */
+#define SIZE(start) ((n) - (start) < BLOCK ? (n) - (start) : BLOCK) /* of the block of n values that begins at start */

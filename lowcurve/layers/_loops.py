@@ -1,4 +1,4 @@
-"""The compiled loops of `_softplus.c` and `_batchnorm.c` on tensors, for tensors of which `applies` is true."""
+"""The compiled loops of `_softplus.c`, `_batchnorm.c` and `_spectral.c`, for tensors of which `applies` is true."""
 
 import ctypes
 import math
@@ -18,7 +18,10 @@ _SIGNATURES = {
     "lowcurve_norm": "nnpppppffppp",
     "lowcurve_norm_gradient": "nnpppppppp",
     "lowcurve_norm_second": "nnppppppppppp",
+    "lowcurve_unit": "pppp",
+    "lowcurve_unit_gradient": "pppfpp",
 }
+_SUMS = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}  # functions that return one
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
@@ -30,8 +33,7 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(spec.origin)
         for name, letters in _SIGNATURES.items():
             getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
-            sums = name in ("lowcurve_gradients", "lowcurve_second")
-            getattr(library, name).restype = ctypes.c_double if sums else None
+            getattr(library, name).restype = ctypes.c_double if name in _SUMS else None
     except (OSError, AttributeError):  # built for another machine, or from older sources
         return None
     return library
@@ -131,6 +133,21 @@ def batch_norm_second(
     return in_grad, in_x, in_weight
 
 
+def unit(weight: Tensor, slope: Tensor) -> tuple[Tensor, float]:
+    """Return W / σ and σ = ⟨W, S⟩, which is never quite 0."""
+    weight, slope = _alike(weight, slope)
+    y = torch.empty_like(weight)
+    return y, _call("lowcurve_unit", y.numel(), weight, slope, y, _partial(y))
+
+
+def unit_gradient(grad: Tensor, y: Tensor, slope: Tensor, sigma: float) -> Tensor:
+    """Return (g - ⟨g, Y⟩ S) / σ for Y = W / σ."""
+    y, grad, slope = _alike(y, grad, slope)
+    in_weight = torch.empty_like(y)
+    _call("lowcurve_unit_gradient", y.numel(), grad, y, slope, sigma, in_weight, _partial(y))
+    return in_weight
+
+
 def _channels(x: Tensor) -> tuple[int, int]:
     """Return the number of channels, and of values per sample and channel."""
     return x.shape[1], math.prod(x.shape[2:])
@@ -152,7 +169,7 @@ def _partial(y: Tensor) -> Tensor:
 
 def _dense(x: Tensor) -> Tensor:
     """Return x itself where its elements fill one stretch of memory in any order, else a contiguous copy."""
-    return x if torch.empty_like(x).stride() == x.stride() else x.contiguous()
+    return x if x.is_contiguous() or torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
 def _alike(y: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

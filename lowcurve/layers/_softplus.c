@@ -129,8 +129,6 @@ VECTORIZED static float second_block(long n, const float *h, const float *g, con
     return sum;
 }
 
-#define SIZE(start) ((n) - (start) < BLOCK ? (n) - (start) : BLOCK)
-
 /* y = s0(x; beta) + shift */
 void lowcurve_value(long n, int threads, const float *x, float beta, float shift, float *y) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (n > BLOCK)

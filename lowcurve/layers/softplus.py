@@ -90,7 +90,7 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
         if _loops.applies(x):
-            y = _loops.value(x, float(log_beta.exp()), shift)
+            y = _loops.value(x, _sharpness(log_beta), shift)
         else:
             y = (_composite(_widen(x), _widen(log_beta).exp()) + shift).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
@@ -114,7 +114,7 @@ class _Gradient(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.shift = shift
         if _loops.applies(grad, y):
-            beta = float(log_beta.exp())
+            beta = _sharpness(log_beta)
             if with_beta:
                 return _loops.gradients(grad, y, beta, shift)
             return _loops.gradient(grad, y, beta, shift), None
@@ -124,7 +124,7 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None) -> tuple[Tensor | None, ...]:
         grad, y, log_beta = ctx.saved_tensors
         if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _loops.applies(grad_x, grad, y):
-            return *_loops.second(grad_x, grad, y, float(log_beta.exp()), ctx.shift), None, None
+            return *_loops.second(grad_x, grad, y, _sharpness(log_beta), ctx.shift), None, None
         return *_second(grad_x, grad_beta, grad, y - ctx.shift, log_beta), None, None
 
 
@@ -155,6 +155,11 @@ def _second(
         in_y = in_y + grad_beta * grad * odds
         in_beta = in_beta + grad_beta * (grad * (wide * odds - deficit)).sum()
     return in_grad.to(grad.dtype), in_y.to(y.dtype), in_beta.to(log_beta.dtype)
+
+
+def _sharpness(log_beta: Tensor) -> float:
+    """Return β as a number, without an operation of PyTorch; none is larger than float32 can show."""
+    return math.exp(min(float(log_beta), 88.0))
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ As uᵀ W v is linear in W, it is ⟨W, S⟩ with S = ∂σ/∂W: the iteration 
 convolution for σ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lowcurve.errors import UserError
+from lowcurve.layers import _loops
 from lowcurve.layers.linear_map import LinearMap, largest_singular
 from lowcurve.layers.softplus import is_transformed
 
@@ -77,12 +78,16 @@ class SpectralNorm(nn.Module):
 
 
 class _Normalized(torch.autograd.Function):
-    """(W, S) ↦ (W / σ, σ) with σ = ⟨W, S⟩, whose gradient (g - ⟨g, W/σ⟩ S) / σ takes three operations."""
+    """(W, S) ↦ (W / σ, σ) with σ = ⟨W, S⟩, whose gradient is (g - ⟨g, W/σ⟩ S) / σ."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        sigma = _sigma(weight, slope)
-        normalized = weight / sigma
+        if _loops.applies(weight, slope):
+            normalized, value = _loops.unit(weight, slope)
+            sigma = torch.tensor(value)
+        else:
+            sigma = _sigma(weight, slope)
+            normalized = weight / sigma
         ctx.save_for_backward(normalized, sigma, slope)
         ctx.set_materialize_grads(False)
         return normalized, sigma
@@ -90,6 +95,8 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_sigma: Tensor | None) -> tuple[Tensor | None, None]:
         normalized, sigma, slope = ctx.saved_tensors
+        if grad is not None and grad_sigma is None and not torch.is_grad_enabled() and _loops.applies(grad, normalized):
+            return _loops.unit_gradient(grad, normalized, slope, float(sigma)), None
         in_weight = None if grad_sigma is None else grad_sigma * slope
         if grad is not None:
             inner = (grad * normalized).sum()  # not `dot`, whose last bit depends on where in memory its arguments are
@@ -101,6 +108,9 @@ class _Normalized(torch.autograd.Function):
 def _sigma(weight: Tensor, slope: Tensor) -> Tensor:
     sigma = (weight.to(slope.dtype) * slope).sum()
     return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+
+
+NormalizedLayer = tuple[str, nn.Module, SpectralNorm]  # its name in the model, the layer, its parametrization
 
 
 def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = None, iterations: int = 1) -> nn.Module:
@@ -134,7 +144,7 @@ def spectral_of(module: nn.Module) -> SpectralNorm | None:
     return next((link for link in lists["weight"] if isinstance(link, SpectralNorm)), None)
 
 
-def normalized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, SpectralNorm]]:
+def normalized_layers(model: nn.Module) -> Iterator[NormalizedLayer]:
     """Yield (name, layer, parametrization) of each spectrally normalized layer of `model`."""
     for name, module in model.named_modules():
         spectral = spectral_of(module)
@@ -153,25 +163,25 @@ def original(module: nn.Module) -> Tensor:
     return weight
 
 
-def advance(model: nn.Module) -> None:
-    """Do now, for all layers of `model` at a time, what each layer's forward would do: follow the weight.
+def advance(layers: Iterable[NormalizedLayer]) -> None:
+    """Do now, for all layers at a time, what each layer's forward would do: follow the weight.
 
     In one go, not between large convolutions, the many small operations find the processor's caches warm; and
     `held` forwards can be repeated.
     """
-    _follow([(spectral, original(module)) for _, module, spectral in normalized_layers(model)])
+    _follow([(spectral, original(module)) for _, module, spectral in layers])
 
 
-def normalize(model: nn.Module) -> None:
+def normalize(layers: Iterable[NormalizedLayer]) -> None:
     """Compute the normalized weights of all layers in one go, for `torch.nn.utils.parametrize.cached` to keep."""
-    for _, module, _ in normalized_layers(model):
+    for _, module, _ in layers:
         _ = module.weight
 
 
 @contextmanager
-def held(model: nn.Module) -> Iterator[None]:
-    """Let no forward inside this context iterate, in training mode either."""
-    iterating = [spectral for _, _, spectral in normalized_layers(model) if spectral.training]
+def held(layers: Iterable[NormalizedLayer]) -> Iterator[None]:
+    """Let no forward of these layers iterate inside this context, in training mode either."""
+    iterating = [spectral for _, _, spectral in layers if spectral.training]
     for spectral in iterating:
         spectral.training = False
     try:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lowcurve.layers.spectral import held
+from lowcurve.layers.spectral import held, normalized_layers
 from lowcurve.modes import observing
 from lowcurve.objectives.replay import Replay
 
@@ -26,7 +26,7 @@ def adversarial_examples(
     with observing(model):
         if mode == "eval":
             return ascend(lambda z: F.cross_entropy(model(z), y, reduction="sum"), x, eps, steps)
-        with held(model.train()):
+        with held(normalized_layers(model.train())):
             replay = Replay(model)
             return ascend(lambda z: F.cross_entropy(replay(z), y, reduction="sum"), x, eps, steps)
 

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import cached
 
 from lowcurve.layers.batchnorm import SharedScales
 from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.layers.spectral import advance, held, normalize
+from lowcurve.layers.spectral import NormalizedLayer, advance, held, normalize, normalized_layers
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.certified import boundary_distances
@@ -49,13 +49,14 @@ def training_step(
     numbers = coefficients or Coefficients(**method.coefficients)
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     model.zero_grad(set_to_none=True)
-    advance(bare)
-    with held(bare), SharedScales(bare) as scales:
+    normalized = list(normalized_layers(bare))
+    advance(normalized)
+    with held(normalized), SharedScales(bare) as scales:
         if "adversarial" in method.terms:
             with _autocast(x, dtype), fast_double_backward(twice=False):
                 eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
                 x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
-        step = _Step(model, scales, x.detach(), y, method.terms, numbers, dtype)
+        step = _Step(model, normalized, scales, x.detach(), y, method.terms, numbers, dtype)
         penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
         finite = "gradient" in method.terms and numbers.gradient == "finite"
         terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
@@ -76,6 +77,7 @@ class _Step:
     """One batch and the terms that depend on it; both ways to differentiate return (terms, logits)."""
 
     model: nn.Module
+    normalized: list[NormalizedLayer]
     scales: SharedScales
     x: Tensor
     y: Tensor
@@ -92,7 +94,7 @@ class _Step:
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
         with cached():
-            normalize(self.model)
+            normalize(self.normalized)
             self.scales.renew()
             with _autocast(x, self.dtype), fast_double_backward(twice=self.differentiates):
                 logits = net(x)
@@ -116,7 +118,8 @@ class _Step:
             there = (x + cure_direction(gradient, self.numbers.cure_step)).detach().requires_grad_()
             gradient_there = input_gradient(self.losses(replay, there)[0], there)
             terms["cure"] = self.numbers.lambda_cure * cure_penalty(gradient_there, gradient)
-        torch.stack(list(terms.values())).sum().backward()
+        total = torch.stack(list(terms.values())).sum()
+        total.backward(inputs=[p for p in self.model.parameters() if p.requires_grad])  # and not the inputs' again
         return terms, logits
 
     def finite_differences(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:

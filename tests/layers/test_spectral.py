@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from lowcurve import spectral_norm
 from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap
-from lowcurve.layers.spectral import advance, converge, held, original, spectral_of
+from lowcurve.layers.spectral import _Normalized, advance, converge, held, normalized_layers, original, spectral_of
 from tests.dense import dense_jacobian
 
 
@@ -125,8 +125,8 @@ def test_advancing_all_layers_at_a_time_is_what_their_forwards_do() -> None:
             parameter.add_(torch.randn_like(parameter))
     twin, x = copy.deepcopy(net), torch.randn(5, 6)
     y = net(x)
-    advance(twin)
-    with held(twin):
+    advance(normalized_layers(twin))
+    with held(normalized_layers(twin)):
         assert torch.allclose(twin(x), y, atol=1e-6)
         assert torch.equal(twin(x), twin(x))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state(net), state(twin), strict=True))
@@ -181,3 +181,22 @@ def test_zero_weight_gives_zero_not_nan() -> None:
 def test_what_cannot_be_normalized_is_refused(module: nn.Module, size: tuple[int, int] | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
         spectral_norm(module, size)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5, 3, 3), (64, 300), (128, 70, 3, 3)])
+def test_normalization_in_float32_agrees_with_float64(shape: tuple[int, ...]) -> None:
+    """Compiled loops and PyTorch's operations are one function; weights and gradients may lie in any order."""
+    torch.manual_seed(0)
+    weight, slope, grad = torch.randn(3, *shape)
+    weight, grad = weight.transpose(0, 1).contiguous().transpose(0, 1), 1 + grad
+    found, expected = [], []
+    for dtype, results in ((torch.float32, found), (torch.float64, expected)):
+        w = weight.detach().to(dtype).requires_grad_()
+        normalized, sigma = _Normalized.apply(w, slope.to(dtype).abs() * w.detach().sign())
+        normalized.backward(grad.to(dtype))
+        results += [normalized.detach(), sigma.detach(), w.grad]
+    scale = float(grad.abs().max() / expected[1])  # of the terms that make the gradient: the two may cancel
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine.double(), theirs, rtol=1e-4, atol=1e-5 * scale)
+    zero = torch.zeros(shape, requires_grad=True)
+    assert not _Normalized.apply(zero, slope)[0].any()  # 0 / tiny
