@@ -144,14 +144,14 @@ class _Group:
 
     def renew(self) -> None:
         gamma = torch.stack([layer.log_gamma for layer in self.layers]).exp()
-        weight, bias = self._row("weight"), self._row("bias")
-        slopes = self.gains if weight is None else self.gains * weight.abs()
+        weights, biases = self._row("weight"), self._row("bias")
+        slopes = self.gains if weights is None else self.gains * weights.abs()
         steepest = torch.segment_reduce(slopes, "max", lengths=self.lengths, unsafe=True)
-        factor = (gamma / steepest).clamp_max(1.0).repeat_interleave(self.lengths, output_size=len(slopes))
-        weights = (factor if weight is None else weight * factor).split(self.sizes)
-        biases = [None] * len(self.layers) if bias is None else (bias * factor).split(self.sizes)
-        for layer, *prepared in zip(self.layers, weights, biases, strict=True):
-            layer.prepared = prepared[0], prepared[1]
+        factors = (gamma / steepest).clamp_max(1.0).repeat_interleave(self.lengths, output_size=len(slopes))
+        scales = (factors if weights is None else weights * factors).split(self.sizes)
+        shifts = [None] * len(self.layers) if biases is None else (biases * factors).split(self.sizes)
+        for layer, scale, shift in zip(self.layers, scales, shifts, strict=True):
+            layer.prepared = scale, shift
 
     def _row(self, name: str) -> Tensor | None:
         tensors = [getattr(layer.norm, name) for layer in self.layers]
