@@ -4,7 +4,7 @@ A method is what it changes in a plain network and a plain loss. `a+b+c` joins s
 combination has a meaning: `lcnn+gradreg` is the paper's, `relu+gradreg` needs no further code.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -137,10 +137,12 @@ def build(
     width: int = 64,
     residual: str = "mean",
     coefficients: Coefficients | None = None,
+    skip: Collection[str] = (),
 ) -> nn.Module:
     """Return the untrained network of `method`: a plain net with its activation, then its surgery.
 
-    `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator.
+    `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator. Surgery leaves
+    the modules named in `skip` alone.
 
     >>> build("lcnn", "mlp", (2,), 2, width=8)(torch.zeros(3, 2)).shape
     torch.Size([3, 2])
@@ -156,11 +158,15 @@ def build(
         activation=ACTIVATIONS[method.activation],
         image_size=tuple(input_size[1:]),
     )
-    return operate(net, method, input_size, coefficients)
+    return operate(net, method, input_size, coefficients, skip)
 
 
 def operate(
-    net: nn.Module, method: Method, input_size: tuple[int, ...], coefficients: Coefficients | None = None
+    net: nn.Module,
+    method: Method,
+    input_size: tuple[int, ...],
+    coefficients: Coefficients | None = None,
+    skip: Collection[str] = (),
 ) -> nn.Module:
     """Return `net` after the part of the surgery that `method` asks for; a trained net keeps its weights."""
     if not method.converts:
@@ -175,5 +181,6 @@ def operate(
         spectral=method.spectral,
         init_beta=numbers.init_beta,
         init_gamma=numbers.init_gamma,
+        skip=skip,
     )
     return model

@@ -19,6 +19,9 @@ def convert(
     spectral: Annotated[bool, typer.Option(help="Normalize linear and convolution layers.")] = True,
     init_beta: Annotated[float, typer.Option(help="β to start from.")] = 5.0,
     init_gamma: Annotated[float, typer.Option(help="γ to start from.")] = 10.0,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave the module of this name alone; may be repeated.")
+    ] = None,
 ) -> None:
     """Show what surgery would do to a model, layer by layer, and measure it before and after."""
     from rich.console import Console
@@ -29,7 +32,7 @@ def convert(
 
     model, x, y = _load(target, data, data_dir, input_size, samples)
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
-    low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma)
+    low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
     console = Console()
     sites = Table("where", "was", "now", "note", box=None, header_style="bold")
     for row in report.rows():

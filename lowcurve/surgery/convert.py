@@ -6,7 +6,7 @@ becomes is in `rules`; `docs/conversion.md` explains it.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ class _Surgery:
 
     model: nn.Module
     run: Probe
-    attention: set[nn.Module]
+    untouched: Mapping[nn.Module, str]  # to the reason
     replaced: list[Change] = field(default_factory=list)
     left: list[Change] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class _Surgery:
         """Yield (name, module, its slots) of every module that the run reached and that may be touched."""
         places, done = slots(self.model), _lipschitz_parts(self.model)
         for name, module in list(self.model.named_modules()):
-            if self.run.reached(module) and module not in self.attention and module not in done:
+            if self.run.reached(module) and module not in self.untouched and module not in done:
                 yield name, module, places.get(module, [])
 
     def put(self, old: nn.Module, new: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
@@ -59,13 +59,14 @@ def convert(
     spectral: bool = True,
     init_beta: float = 5.0,
     init_gamma: float = 10.0,
+    skip: Collection[str] = (),
 ) -> tuple[nn.Module, ConversionReport]:
     """Return a low-curvature copy of `model`, with its weights, and a report; `model` itself is not changed.
 
     `example_input` is a batch as the model takes it (any values, the true size; one sample is enough), a tuple of
     several arguments or a dict of keyword arguments. The switches choose what is replaced; `init_beta` and
-    `init_gamma` are β and γ to start from. A model that could only be converted in part is refused by a
-    `UserError` that names the module and the remedy.
+    `init_gamma` are β and γ to start from; modules named in `skip`, and what is inside them, are left as they are. A
+    model that could only be converted in part is refused by a `UserError` that names the module and the remedy.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> low, report = convert(net, torch.zeros(1, 4))
@@ -75,12 +76,12 @@ def convert(
     refuse_wrapped(model)
     model = copy.deepcopy(model)
     run = probe(model, example_input)
-    attention = _attention(model, run)
-    refuse_unconvertible(model, run, attention, activation=activation, batchnorm=batchnorm, spectral=spectral)
+    untouched = {**_attention(model, run), **_skipped(model, skip)}
+    refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
-        model, run, origins = separate(model, example_input, run, attention)
-    surgery = _Surgery(model, run, attention)
+        model, run, origins = separate(model, example_input, run, untouched)
+    surgery = _Surgery(model, run, untouched)
     _note_what_stays(surgery)
     if spectral:
         _normalize_linear_layers(surgery)
@@ -88,7 +89,7 @@ def convert(
         _replace_batchnorms(surgery, init_gamma)
     if activation:
         _replace_activations(surgery, origins, init_beta)
-        _verify(surgery.model, example_input, attention)
+        _verify(surgery.model, example_input, untouched)
     return surgery.model, _report(surgery)
 
 
@@ -98,27 +99,41 @@ def _lipschitz_parts(model: nn.Module) -> set[nn.Module]:
     return {part for norm in norms for part in norm.children()}
 
 
-def _attention(model: nn.Module, run: Probe) -> set[nn.Module]:
+def _skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
+    """Return the modules of these names, and what is inside them."""
+    if isinstance(skip, str):
+        raise UserError(f"skip takes several names, got the text {skip!r}; pass ({skip!r},)")
+    named = {name: module for name, module in model.named_modules() if name}
+    for name in skip:
+        if name not in named:
+            raise UserError(
+                f"skip names a module that the model does not have, {name!r}; its last ones are "
+                f"{', '.join(map(repr, list(named)[-3:]))}, and model.named_modules() has all"
+            )
+    return {part: "skipped, as asked" for name in skip for part in named[name].modules()}
+
+
+def _attention(model: nn.Module, run: Probe) -> dict[nn.Module, str]:
     """Return every module that is part of an attention: what computes it, and what is around it by that name."""
-    parts: set[nn.Module] = set()
+    parts: dict[nn.Module, str] = {}
     attending = {module for module, record in run.records.items() if record.attends()}
     for module in model.modules():
         named = type(module).__name__.endswith("Attention") and not attending.isdisjoint(module.modules())
         if module in attending or (named and module is not model):
-            parts.update(module.modules())
+            parts.update(dict.fromkeys(module.modules(), "attention is not converted"))
     return parts
 
 
 def _note_what_stays(surgery: _Surgery) -> None:
-    """Report attention once per block, modules and functions with a reason to stay, and what the run did not reach."""
+    """Report what is untouched, once per block; what has a reason to stay; and what the run did not reach."""
     covered = _lipschitz_parts(surgery.model)
     for name, module in surgery.model.named_modules():
         kind, convertible = type(module).__name__, activation_rule(module) or is_linear_layer(module)
         if module in covered:
             continue
-        if module in surgery.attention:
+        if module in surgery.untouched:
             covered.update(module.modules())
-            surgery.left.append(Change(name, kind, "left", "attention is not converted"))
+            surgery.left.append(Change(name, kind, "left", surgery.untouched[module]))
             continue
         if not surgery.run.reached(module):
             if convertible or isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -168,7 +183,7 @@ def _normalize_linear_layers(surgery: _Surgery) -> None:
         _scale_bias(module, 1 / sigma)
         reader = surgery.run.reader(module)
         norm = reader.norm if isinstance(reader, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else reader
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm not in surgery.attention:
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm not in surgery.untouched:
             rescale_statistics(norm, sigma)
             note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", 1.0
         else:
@@ -213,10 +228,10 @@ def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
         surgery.replaced.append(Change(name, type(module).__name__, type(new).__name__, note, factor))
 
 
-def _verify(model: nn.Module, example_input: Any, attention: set[nn.Module]) -> None:
-    """Run the result; no activation that has a rule may still be called outside attention."""
+def _verify(model: nn.Module, example_input: Any, untouched: Container[nn.Module]) -> None:
+    """Run the result; no activation that has a rule may still be called where it should have been replaced."""
     for module, record in probe(model, example_input).records.items():
-        if module in attention or is_ours(module):
+        if module in untouched or is_ours(module):
             continue
         rest = [spelled(function) for function, _ in activation_functions(record)]
         if rest or activation_rule(module) is not None:

@@ -1,7 +1,7 @@
 """Which models are refused, and what should their owner do? Every refusal names the module and the remedy."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -43,7 +43,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_unconvertible(
-    model: nn.Module, run: Probe, untouched: set[nn.Module], *, activation: bool, batchnorm: bool, spectral: bool
+    model: nn.Module, run: Probe, untouched: Container[nn.Module], *, activation: bool, batchnorm: bool, spectral: bool
 ) -> None:
     """Refuse a model of which only a part could be converted; every offending module is listed."""
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
@@ -113,7 +113,7 @@ def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str
             yield REFUSED[stands_for]
 
 
-def _tied_weights(model: nn.Module, run: Probe, untouched: set[nn.Module]) -> list[str]:
+def _tied_weights(model: nn.Module, run: Probe, untouched: Container[nn.Module]) -> list[str]:
     owners: dict[nn.Parameter, list[str]] = defaultdict(list)
     to_normalize = set()
     for name, module in model.named_modules():

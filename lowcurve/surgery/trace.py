@@ -10,7 +10,7 @@ beside the original; where it differs, or cannot be traced, the model is refused
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
 
 def separate(
-    model: nn.Module, example_input: Any, before: Probe, skip: set[nn.Module]
+    model: nn.Module, example_input: Any, before: Probe, skip: Container[nn.Module]
 ) -> tuple[nn.Module, Probe, dict[nn.Module, str]]:
     """Give each activation site outside `skip` a module of its own; the model is changed, its function is not.
 
@@ -75,7 +75,7 @@ def _names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name for name, module in model.named_modules()}
 
 
-def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
+def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: Container[nn.Module]) -> list[nn.Module]:
     """Return the modules whose own forward calls one of `children` and may be rewritten, deepest first."""
     names = _names(model)
     callers = [module for module, record in run.records.items() if children & record.calls.keys()]
@@ -83,7 +83,7 @@ def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: se
     return sorted(fit, key=lambda module: -names[module].count("."))
 
 
-def _callers_in_need(model: nn.Module, run: Probe, skip: set[nn.Module]) -> list[nn.Module]:
+def _callers_in_need(model: nn.Module, run: Probe, skip: Container[nn.Module]) -> list[nn.Module]:
     """Return the modules whose own forward must be rewritten, deepest first."""
     names, shared = _names(model), _shared_activations(model, run)
     needy = [
@@ -142,7 +142,7 @@ def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, 
     return True
 
 
-def _make_out_of_place(model: nn.Module, skip: set[nn.Module]) -> set[nn.Module]:
+def _make_out_of_place(model: nn.Module, skip: Container[nn.Module]) -> set[nn.Module]:
     """Switch activations that overwrite their input to ones that do not; return those modules."""
     changed = set()
     for module in model.modules():

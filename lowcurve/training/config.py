@@ -47,6 +47,7 @@ class ModelConfig(Section):
     source: str | None = Field(
         default=None, alias="from", description="run folder or package:factory to fine-tune instead of `name`"
     )
+    skip: tuple[str, ...] = Field(default=(), description="modules that surgery leaves alone, such as a last layer")
 
     @field_validator("name")
     @classmethod

@@ -29,6 +29,7 @@ def network(config: Config, input_size: tuple[int, ...], num_classes: int, folde
             model.width,
             model.residual,
             coefficients=config.method,
+            skip=model.skip,
         )
     if (folder / SOURCE).is_dir():
         before = read_config(folder / SOURCE / "config.toml")
@@ -37,7 +38,7 @@ def network(config: Config, input_size: tuple[int, ...], num_classes: int, folde
     else:
         net = load_factory(config.model.source)
     _check(net, input_size, num_classes, config.model.source)
-    return operate(net, method, input_size, config.method)
+    return operate(net, method, input_size, config.method, config.model.skip)
 
 
 def start_from(config: Config, input_size: tuple[int, ...], num_classes: int, folder: Path) -> nn.Module:
@@ -50,7 +51,7 @@ def start_from(config: Config, input_size: tuple[int, ...], num_classes: int, fo
     net = load(source)
     _check(net, input_size, num_classes, source)
     method = _rest(config.method.method, load_config(source).method.method)
-    return operate(net, method, input_size, config.method)
+    return operate(net, method, input_size, config.method, config.model.skip)
 
 
 def keep_source(source: str, folder: Path) -> None:

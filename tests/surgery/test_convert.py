@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert, fold
+from lowcurve.errors import UserError
 from lowcurve.layers.constants import activation_constants
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.surgery.convert import rescale_statistics
@@ -117,6 +118,32 @@ def test_switches():
         assert report.replaced
     same, report = convert(net, SMALL, activation=False, batchnorm=False, spectral=False)
     assert not report.replaced and torch.equal(same(SMALL), net(SMALL))
+
+
+def test_skipped_modules_are_left_with_all_that_is_inside():
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), inner, nn.Linear(4, 2))
+    low, report = convert(net, torch.zeros(1, 3), skip=("2", "3"))
+    assert report.summary() == "1 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 2 left"
+    assert [(row[0], row[3]) for row in report.rows() if row[2] == "left"] == [
+        ("2", "skipped, as asked"),
+        ("3", "skipped, as asked"),
+    ]
+    assert type(low[2][1]) is nn.ReLU
+    assert torch.equal(low[3].weight, net[3].weight)
+    with pytest.raises(UserError, match="does not have, '4'"):
+        convert(net, torch.zeros(1, 3), skip=("4",))
+    with pytest.raises(UserError, match="several names"):
+        convert(net, torch.zeros(1, 3), skip="2")
+
+
+def test_a_layer_that_would_be_refused_may_be_skipped():
+    net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2))
+    with pytest.raises(UserError, match="PReLU"):
+        convert(net, torch.zeros(1, 3))
+    low, _ = convert(net, torch.zeros(1, 3), skip=("1",))
+    assert type(low[1]) is nn.PReLU
 
 
 def test_beta_and_gamma_start_where_they_should():

@@ -12,11 +12,19 @@ import lowcurve as lc
 from lowcurve.cli import app
 from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
+from lowcurve.layers.spectral import spectral_of
 from lowcurve.methods import METHODS
 from lowcurve.training.log import Meter
 from lowcurve.training.loop import evaluate, train
 from lowcurve.training.runs import Run, load, load_config
 from tests.training.makers import recipe, same_bits, weights
+
+
+def test_surgery_leaves_a_skipped_layer_alone_in_training_and_when_loaded(tmp_path: Path) -> None:
+    model = {"name": "mlp", "width": 8, "skip": ["7"]}
+    run = train(recipe(tmp_path, model=model, method={"name": "lcnn"}, train__epochs=1))
+    net = load(run)
+    assert [spectral_of(layer) is None for layer in net if isinstance(layer, torch.nn.Linear)] == [False] * 3 + [True]
 
 
 @pytest.mark.parametrize("method", METHODS)
