@@ -21,7 +21,8 @@ _SIGNATURES = {
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
-_SUMS = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}  # functions that return one
+_RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched`: it has no memory of its own
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
@@ -33,7 +34,7 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(spec.origin)
         for name, letters in _SIGNATURES.items():
             getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
-            getattr(library, name).restype = ctypes.c_double if name in _SUMS else None
+            getattr(library, name).restype = ctypes.c_double if name in _RETURN_DOUBLE else None
     except (OSError, AttributeError):  # built for another machine, or from older sources
         return None
     return library
@@ -44,9 +45,12 @@ _LIBRARY = _library()
 
 def applies(*tensors: Tensor) -> bool:
     """Whether the loops were compiled, at installation, and all tensors are plain float32 ones on the CPU."""
-    return _LIBRARY is not None and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, Parameter) for t in tensors
-    )
+    return _LIBRARY is not None and not torch._C._are_functorch_transforms_active() and all(map(_plain, tensors))
+
+
+def _plain(t: Tensor) -> bool:
+    memory = type(t) in (Tensor, Parameter) and not _is_batched(t)
+    return memory and t.dtype == torch.float32 and t.device.type == "cpu"
 
 
 def normalizes(x: Tensor, *per_channel: Tensor | None) -> bool:
@@ -75,7 +79,7 @@ def gradients(grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tenso
     y, grad = _alike(y, grad)
     in_x = torch.empty_like(y)
     total = _call("lowcurve_gradients", y.numel(), grad, y, beta, shift, in_x, _partial(y))
-    return in_x, torch.tensor(total / beta)
+    return in_x, y.new_tensor(total / beta)
 
 
 def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,7 +87,7 @@ def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float, shift: float) ->
     y, outer, grad = _alike(y, outer, grad)
     in_grad, in_y = torch.empty_like(y), torch.empty_like(y)
     total = _call("lowcurve_second", y.numel(), outer, grad, y, beta, shift, in_grad, in_y, _partial(y))
-    return in_grad, in_y, torch.tensor(total)
+    return in_grad, in_y, y.new_tensor(total)
 
 
 def batch_norm(
@@ -134,7 +138,7 @@ def batch_norm_second(
 
 
 def unit(weight: Tensor, slope: Tensor) -> tuple[Tensor, float]:
-    """Return W / σ and σ = ⟨W, S⟩, which is never quite 0."""
+    """Return W / σ and σ = ⟨W, S⟩, at least the smallest normal number."""
     weight, slope = _alike(weight, slope)
     y = torch.empty_like(weight)
     return y, _call("lowcurve_unit", y.numel(), weight, slope, y, _partial(y))
@@ -164,7 +168,7 @@ def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:
 
 
 def _partial(y: Tensor) -> Tensor:
-    return torch.empty(y.numel() // _BLOCK + 1)
+    return y.new_empty(y.numel() // _BLOCK + 1)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ static double product(long n, int threads, const float *a, const float *b, float
     return sum;
 }
 
-/* y = w / sigma; returns sigma = <w, s>, or the smallest positive number if that is larger */
+/* y = w / sigma; returns sigma = <w, s>, or the smallest normal number if that is larger */
 double lowcurve_unit(long n, int threads, const float *w, const float *s, float *y, float *partial) {
     double found = product(n, threads, w, s, partial);
     float sigma = found < FLT_MIN ? FLT_MIN : (float)found;

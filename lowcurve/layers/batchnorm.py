@@ -10,6 +10,7 @@ constant holds only as far as the running ones have caught up.
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -52,9 +53,7 @@ class _LipschitzBatchNorm(nn.Module):
 
     def scaled(self) -> tuple[Tensor, Tensor | None]:
         """The batch norm's weight and bias times the factor, which is what it is computed with."""
-        weight, bias, factor = self.norm.weight, self.norm.bias, self.factor()
-        scale = factor.expand_as(self._gains()) if weight is None else weight * factor
-        return scale, None if bias is None else bias * factor
+        return _scaled(self.gamma, self._gains(), self.norm.weight, self.norm.bias)
 
     def _gains(self) -> Tensor:
         """1/std of each channel, by the running variances."""
@@ -62,8 +61,7 @@ class _LipschitzBatchNorm(nn.Module):
         return (self.norm.running_var + self.norm.eps).rsqrt()
 
     def _steepest(self) -> Tensor:
-        gains, weight = self._gains(), self.norm.weight
-        return (gains if weight is None else gains * weight.abs()).amax()
+        return _steepest(self._gains(), self.norm.weight).squeeze()
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x; running statistics are updated once, in training mode."""
@@ -116,50 +114,45 @@ class SharedScales:
         for module in () if model._compiled_call_impl is not None else model.modules():
             if isinstance(module, _LipschitzBatchNorm) and type(module.norm) is module._norm:
                 alike[_kind(module.norm)].append(module)
-        self.groups = [_Group(layers) for layers in alike.values()]
+        self.groups = [(layers, torch.stack([layer._gains() for layer in layers])) for layers in alike.values()]
 
     def renew(self) -> None:
-        """Compute min(1, γ / ‖BN‖) times weight and bias."""
-        for group in self.groups:
-            group.renew()
+        """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike."""
+        for layers, gains in self.groups:
+            gammas = torch.stack([layer.log_gamma for layer in layers]).exp().unsqueeze(1)
+            weights, biases = _scaled(gammas, gains, _rows(layers, "weight"), _rows(layers, "bias"))
+            shifts = [None] * len(layers) if biases is None else biases.unbind()
+            for layer, weight, bias in zip(layers, weights.unbind(), shifts, strict=True):
+                layer.prepared = weight, bias
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for group in self.groups:
-            for layer in group.layers:
+        for layers, _ in self.groups:
+            for layer in layers:
                 layer.prepared = None
 
 
-class _Group:
-    """γ-BNs whose channels can stand in one row, one layer's after another's."""
-
-    def __init__(self, layers: list[_LipschitzBatchNorm]) -> None:
-        self.layers = layers
-        variances = [layer.norm.running_var for layer in layers if layer.norm.running_var is not None]
-        self.gains = (torch.cat(variances) + layers[0].norm.eps).rsqrt()
-        self.sizes = [len(variance) for variance in variances]
-        self.lengths = torch.tensor(self.sizes, device=self.gains.device)
-
-    def renew(self) -> None:
-        gamma = torch.stack([layer.log_gamma for layer in self.layers]).exp()
-        weights, biases = self._row("weight"), self._row("bias")
-        slopes = self.gains if weights is None else self.gains * weights.abs()
-        steepest = torch.segment_reduce(slopes, "max", lengths=self.lengths, unsafe=True)
-        factors = (gamma / steepest).clamp_max(1.0).repeat_interleave(self.lengths, output_size=len(slopes))
-        scales = (factors if weights is None else weights * factors).split(self.sizes)
-        shifts = [None] * len(self.layers) if biases is None else (biases * factors).split(self.sizes)
-        for layer, scale, shift in zip(self.layers, scales, shifts, strict=True):
-            layer.prepared = scale, shift
-
-    def _row(self, name: str) -> Tensor | None:
-        tensors = [getattr(layer.norm, name) for layer in self.layers]
-        return None if tensors[0] is None else torch.cat(tensors)
-
-
 def _kind(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[Any, ...]:
-    """What two batch norms must have in common for their channels to stand in one row."""
+    """What two batch norms must have in common for their tensors to be rows of one matrix."""
     variance = norm.running_var
     assert variance is not None
-    return variance.dtype, variance.device, norm.eps, norm.weight is None, norm.bias is None
+    return variance.shape, variance.dtype, variance.device, norm.eps, norm.weight is None, norm.bias is None
+
+
+def _rows(layers: Sequence[_LipschitzBatchNorm], name: str) -> Tensor | None:
+    """Return one tensor of every layer's batch norm as the rows of a matrix; None where they have none."""
+    tensors = [getattr(layer.norm, name) for layer in layers]
+    return None if tensors[0] is None else torch.stack(tensors)
+
+
+def _steepest(gains: Tensor, weight: Tensor | None) -> Tensor:
+    """‖BN‖ = max |w_c| / std_c over the last dimension."""
+    return (gains if weight is None else gains * weight.abs()).amax(-1, keepdim=True)
+
+
+def _scaled(gamma: Tensor, gains: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias times min(1, γ / ‖BN‖), of one layer or in rows of several."""
+    factor = (gamma / _steepest(gains, weight)).clamp_max(1.0)
+    return factor.expand_as(gains) if weight is None else weight * factor, None if bias is None else bias * factor

@@ -158,7 +158,7 @@ def _second(
 
 
 def _sharpness(log_beta: Tensor) -> float:
-    """Return β as a number, without an operation of PyTorch; none is larger than float32 can show."""
+    """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that."""
     return math.exp(min(float(log_beta), 88.0))
 
 

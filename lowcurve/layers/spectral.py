@@ -84,7 +84,7 @@ class _Normalized(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         if _loops.applies(weight, slope):
             normalized, value = _loops.unit(weight, slope)
-            sigma = torch.tensor(value)
+            sigma = weight.new_tensor(value)
         else:
             sigma = _sigma(weight, slope)
             normalized = weight / sigma
@@ -95,7 +95,12 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_sigma: Tensor | None) -> tuple[Tensor | None, None]:
         normalized, sigma, slope = ctx.saved_tensors
-        if grad is not None and grad_sigma is None and not torch.is_grad_enabled() and _loops.applies(grad, normalized):
+        if (
+            grad is not None
+            and grad_sigma is None
+            and not torch.is_grad_enabled()
+            and _loops.applies(grad, normalized, slope)
+        ):
             return _loops.unit_gradient(grad, normalized, slope, float(sigma)), None
         in_weight = None if grad_sigma is None else grad_sigma * slope
         if grad is not None:

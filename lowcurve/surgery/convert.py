@@ -30,7 +30,7 @@ class _Surgery:
 
     model: nn.Module
     run: Probe
-    untouched: Mapping[nn.Module, str]  # to the reason
+    untouched: Mapping[nn.Module, str]  # module -> why it is left
     replaced: list[Change] = field(default_factory=list)
     left: list[Change] = field(default_factory=list)
 
@@ -103,14 +103,23 @@ def _skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
     """Return the modules of these names, and what is inside them."""
     if isinstance(skip, str):
         raise UserError(f"skip takes several names, got the text {skip!r}; pass ({skip!r},)")
-    named = {name: module for name, module in model.named_modules() if name}
-    for name in skip:
-        if name not in named:
+    named = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
+    chosen = {name: named.get(name) for name in skip}
+    parts = {part for module in chosen.values() if module is not None for part in module.modules()}
+    for name, module in chosen.items():
+        if module is None:
             raise UserError(
                 f"skip names a module that the model does not have, {name!r}; its last ones are "
                 f"{', '.join(map(repr, list(named)[-3:]))}, and model.named_modules() has all"
             )
-    return {part: "skipped, as asked" for name in skip for part in named[name].modules()}
+        if activation_rule(module) is not None:
+            raise UserError(
+                f"skip names an activation, {name!r}, which its caller may use twice; skip the module around it"
+            )
+    for part, places in slots(model).items():
+        if part in parts and part not in chosen.values() and any(owner not in parts for owner, _ in places):
+            raise UserError(f"{where(part, model)} is inside and outside of what skip names; give each place its own")
+    return dict.fromkeys(parts, "skipped, as asked")
 
 
 def _attention(model: nn.Module, run: Probe) -> dict[nn.Module, str]:

@@ -24,26 +24,26 @@ from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
 
 def separate(
-    model: nn.Module, example_input: Any, before: Probe, skip: Container[nn.Module]
+    model: nn.Module, example_input: Any, before: Probe, untouched: Container[nn.Module]
 ) -> tuple[nn.Module, Probe, dict[nn.Module, str]]:
-    """Give each activation site outside `skip` a module of its own; the model is changed, its function is not.
+    """Give each activation site outside `untouched` a module of its own; the model is changed, its function is not.
 
     `before` is a run of the model on the example. Returns the model (another object where its outermost forward was
     rewritten), a run of the result, and for each module that was made from a function the function's name.
     """
     origins: dict[nn.Module, str] = {}
-    callers = _callers_in_need(model, before, skip)
+    callers = _callers_in_need(model, before, untouched)
     suspects = [where(module, model) for module in callers]
     model = _rewrite(model, before, callers, origins)
-    mutating = _make_out_of_place(model, skip)
+    mutating = _make_out_of_place(model, untouched)
     after = probe(model, example_input)
     if mutating and not _same(before.output, after.output):  # someone reads what a module changed in place
         for module in mutating:
             module.inplace = True  # type: ignore[assignment]
-        callers = _callers_of(mutating, model, after, skip)
+        callers = _callers_of(mutating, model, after, untouched)
         suspects += [where(module, model) for module in callers]
         model = _rewrite(model, after, callers, origins)
-        _make_out_of_place(model, skip)
+        _make_out_of_place(model, untouched)
         after = probe(model, example_input)
     if not _same(before.output, after.output):
         raise UserError(
@@ -75,21 +75,23 @@ def _names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name for name, module in model.named_modules()}
 
 
-def _callers_of(children: set[nn.Module], model: nn.Module, run: Probe, skip: Container[nn.Module]) -> list[nn.Module]:
+def _callers_of(
+    children: set[nn.Module], model: nn.Module, run: Probe, untouched: Container[nn.Module]
+) -> list[nn.Module]:
     """Return the modules whose own forward calls one of `children` and may be rewritten, deepest first."""
     names = _names(model)
     callers = [module for module, record in run.records.items() if children & record.calls.keys()]
-    fit = [m for m in callers if m not in skip and not isinstance(m, fx.GraphModule | nn.Sequential)]
+    fit = [m for m in callers if m not in untouched and not isinstance(m, fx.GraphModule | nn.Sequential)]
     return sorted(fit, key=lambda module: -names[module].count("."))
 
 
-def _callers_in_need(model: nn.Module, run: Probe, skip: Container[nn.Module]) -> list[nn.Module]:
+def _callers_in_need(model: nn.Module, run: Probe, untouched: Container[nn.Module]) -> list[nn.Module]:
     """Return the modules whose own forward must be rewritten, deepest first."""
     names, shared = _names(model), _shared_activations(model, run)
     needy = [
         module
         for module, record in run.records.items()
-        if module not in skip
+        if module not in untouched
         and activation_rule(module) is None
         and (module in shared or any(True for _ in activation_functions(record)))
     ]
@@ -142,11 +144,11 @@ def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, 
     return True
 
 
-def _make_out_of_place(model: nn.Module, skip: Container[nn.Module]) -> set[nn.Module]:
+def _make_out_of_place(model: nn.Module, untouched: Container[nn.Module]) -> set[nn.Module]:
     """Switch activations that overwrite their input to ones that do not; return those modules."""
     changed = set()
     for module in model.modules():
-        if module not in skip and activation_rule(module) is not None and getattr(module, "inplace", False):
+        if module not in untouched and activation_rule(module) is not None and getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
             changed.add(module)
     return changed

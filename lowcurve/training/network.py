@@ -34,6 +34,7 @@ def network(config: Config, input_size: tuple[int, ...], num_classes: int, folde
     if (folder / SOURCE).is_dir():
         before = read_config(folder / SOURCE / "config.toml")
         net = network(before, input_size, num_classes, folder / SOURCE)
+        _check_skip(config, before)
         method = _rest(method, before.method.method)
     else:
         net = load_factory(config.model.source)
@@ -50,7 +51,9 @@ def start_from(config: Config, input_size: tuple[int, ...], num_classes: int, fo
         return network(config, input_size, num_classes, folder)
     net = load(source)
     _check(net, input_size, num_classes, source)
-    method = _rest(config.method.method, load_config(source).method.method)
+    before = load_config(source)
+    _check_skip(config, before)
+    method = _rest(config.method.method, before.method.method)
     return operate(net, method, input_size, config.method, config.model.skip)
 
 
@@ -71,6 +74,14 @@ def _rest(method: Method, done: Method) -> Method:
         spectral=method.spectral and not done.spectral,
         batchnorm=method.batchnorm and not done.batchnorm,
     )
+
+
+def _check_skip(config: Config, before: Config) -> None:
+    if before.method.method.converts and config.model.skip != before.model.skip:
+        raise UserError(
+            f"surgery of {config.model.source} was done with model.skip = {list(before.model.skip)}, this recipe has "
+            f"{list(config.model.skip)}; use the same, or start from a network without surgery"
+        )
 
 
 def _check(net: nn.Module, input_size: tuple[int, ...], num_classes: int, source: str) -> None:

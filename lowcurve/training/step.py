@@ -119,7 +119,8 @@ class _Step:
             gradient_there = input_gradient(self.losses(replay, there)[0], there)
             terms["cure"] = self.numbers.lambda_cure * cure_penalty(gradient_there, gradient)
         total = torch.stack(list(terms.values())).sum()
-        total.backward(inputs=[p for p in self.model.parameters() if p.requires_grad])  # and not the inputs' again
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        total.backward(inputs=parameters if self.differentiates else None)  # x needs no gradient any more
         return terms, logits
 
     def finite_differences(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:

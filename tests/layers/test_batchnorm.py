@@ -132,6 +132,20 @@ def test_shared_scales_are_what_each_layer_computes() -> None:
     assert all(layer.prepared is None for layer in together)
 
 
+def test_shared_scales_where_channels_tie() -> None:
+    """In a new layer every channel is the steepest: each gets its share of the gradient, whatever its sign."""
+    layers = [LipschitzBatchNorm1d(4, init_gamma=0.5, affine=True) for _ in range(2)]
+    for sign in (1.0, -1.0):
+        grads = []
+        for prepare in (True, False):
+            model = nn.ModuleList(copy.deepcopy(layers))
+            with SharedScales(model) as scales:
+                scales.renew()
+                sum(sign * (layer.prepared if prepare else layer.scaled())[0][0] for layer in model).backward()
+            grads.append([layer.norm.weight.grad for layer in model])
+        assert all(torch.allclose(mine, theirs) for mine, theirs in zip(*grads, strict=True))
+
+
 def test_shared_scales_of_layers_that_do_not_fit_together() -> None:
     """Without bias, in another precision: each kind is computed apart, as it would be alone."""
     layers = [LipschitzBatchNorm1d(3, init_gamma=0.7, affine=True), LipschitzBatchNorm1d(3, init_gamma=0.7).double()]

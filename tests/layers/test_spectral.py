@@ -183,6 +183,23 @@ def test_what_cannot_be_normalized_is_refused(module: nn.Module, size: tuple[int
         spectral_norm(module, size)
 
 
+def test_normalization_where_compiled_loops_must_not_reach() -> None:
+    layer = linear()
+    weight = layer.weight
+    outer = torch.eye(weight.numel()).view(-1, *weight.shape)
+    (batched,) = torch.autograd.grad(weight, original(layer), outer, is_grads_batched=True, retain_graph=True)
+    (first,) = torch.autograd.grad(weight, original(layer), outer[0])
+    assert torch.allclose(batched[0], first, atol=1e-6)
+    with torch.device("meta"):  # the default for new tensors, not the layer's own
+        assert layer.weight.device.type == "cpu"
+    spectral_of(layer).double()  # vectors more precise than the weight
+    layer.weight.sum().backward()
+    expected = copy.deepcopy(layer).double()
+    expected.zero_grad()
+    expected.weight.sum().backward()
+    assert torch.allclose(original(layer).grad.double(), original(expected).grad, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5, 3, 3), (64, 300), (128, 70, 3, 3)])
 def test_normalization_in_float32_agrees_with_float64(shape: tuple[int, ...]) -> None:
     """Compiled loops and PyTorch's operations are one function; weights and gradients may lie in any order."""

@@ -136,6 +136,18 @@ def test_skipped_modules_are_left_with_all_that_is_inside():
         convert(net, torch.zeros(1, 3), skip=("4",))
     with pytest.raises(UserError, match="several names"):
         convert(net, torch.zeros(1, 3), skip="2")
+    with pytest.raises(UserError, match="skip the module around it"):
+        convert(net, torch.zeros(1, 3), skip=("1",))
+    assert convert(net, torch.zeros(1, 3), skip=(name for name in ("3",)))[1].summary().endswith("1 left")
+
+
+def test_skipped_modules_that_are_registered_twice():
+    layer, act = nn.Linear(3, 3), nn.ReLU()
+    twice = nn.Sequential(layer, nn.ReLU(), layer)
+    low, _ = convert(twice, torch.zeros(1, 3), skip=("2",))  # its second name
+    assert torch.equal(low[0].weight, layer.weight) and low[0] is low[2]
+    with pytest.raises(UserError, match="inside and outside"):
+        convert(nn.Sequential(nn.Sequential(layer, act), act), torch.zeros(1, 3), skip=("0",))
 
 
 def test_a_layer_that_would_be_refused_may_be_skipped():

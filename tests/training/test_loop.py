@@ -25,6 +25,9 @@ def test_surgery_leaves_a_skipped_layer_alone_in_training_and_when_loaded(tmp_pa
     run = train(recipe(tmp_path, model=model, method={"name": "lcnn"}, train__epochs=1))
     net = load(run)
     assert [spectral_of(layer) is None for layer in net if isinstance(layer, torch.nn.Linear)] == [False] * 3 + [True]
+    with pytest.raises(UserError, match=r"done with model.skip = \['7'\]"):
+        train(recipe(tmp_path, name="finer", model={"from": str(run.folder)}, method={"name": "lcnn"}))
+    train(recipe(tmp_path, name="fine", model={"from": str(run.folder), "skip": ["7"]}, method={"name": "lcnn"}))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -42,7 +45,7 @@ def test_every_method_learns_digits(tmp_path: Path, method: str) -> None:
     )
     losses = [row["loss"] for row in run.metrics]
     assert losses[-1] < 0.7 * losses[0]
-    assert run.summary["accuracy"] > 0.6
+    assert run.summary["accuracy"] > 0.6  # GradReg at β = 1000 is chaotic: 0.70 or 0.72, as the number of threads rounds
 
 
 @pytest.fixture(scope="module")
