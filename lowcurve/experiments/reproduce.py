@@ -66,12 +66,22 @@ class Request:
             return self.experiment.command
         words = ["lowcurve reproduce", self.experiment.name, "--preset", self.preset.name]
         words += ["--data", self.data] if self.data else []
+        words += ["--seeds", ",".join(map(str, self.all_seeds))] if {*self.seeds} - {*self.own_seeds} else []
         words += [f"--set {key}={value}" for key, value in self.overrides.items()]
         return " ".join(words)
 
+    @property
+    def own_seeds(self) -> tuple[int, ...]:
+        """The seeds of the table where no others are asked for."""
+        return self.experiment.seeds or self.preset.seeds
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """Those seeds and the ones asked for."""
+        return sorted({*self.own_seeds, *self.seeds})
+
     def grid(self, *, whole: bool = False) -> list[Cell]:
         """Return the runs asked for, or all of the experiment's."""
-        seeds = sorted({*(self.experiment.seeds or self.preset.seeds), *self.seeds}) if whole else self.seeds
         return cells(
             self.experiment,
             self.preset,
@@ -79,7 +89,7 @@ class Request:
             data=self.data,
             data_dir=self.data_dir,
             rows=() if whole else self.rows,
-            seeds=seeds,
+            seeds=self.all_seeds if whole else self.seeds,
             overrides=self.overrides,
         )
 

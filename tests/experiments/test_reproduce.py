@@ -192,6 +192,9 @@ def test_names_are_checked_before_anything_runs():
 def test_the_command_names_what_differs():
     asked = request("table-geometry", "cpu", data="cifar100", overrides={"train.epochs": 3})
     assert asked.command == "lowcurve reproduce table-geometry --preset cpu --data cifar100 --set train.epochs=3"
+    more = request("table-geometry", "cpu", seeds=[2], rows=["lcnn"])  # the table has the preset's seeds as well
+    assert more.command == "lowcurve reproduce table-geometry --preset cpu --seeds 0,1,2"
+    assert request("table-geometry", "cpu", seeds=[1]).command == "lowcurve reproduce table-geometry --preset cpu"
     assert asked.name == "table-geometry-cifar100"
 
 
