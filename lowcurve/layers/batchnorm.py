@@ -10,7 +10,7 @@ constant holds only as far as the running ones have caught up.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -104,8 +104,8 @@ class LipschitzBatchNorm2d(_LipschitzBatchNorm):
 class SharedScales:
     """Context: `scaled` of all γ-BNs of a model, by one operation where each layer would need one of its own.
 
-    `renew` before each forward inside the context computes them, with a graph of its own for each pass. The running
-    variances are those of when the context was made: a step's later passes see what its first one saw. A model that
+    `renew` computes them, for the forwards until the next. The running variances are those of when the context was
+    made: a step's later passes see what its first one saw. A model that
     `compile()` was called on is left alone, as its compiler joins operations itself.
     """
 
@@ -116,14 +116,23 @@ class SharedScales:
                 alike[_kind(module.norm)].append(module)
         self.groups = [(layers, torch.stack([layer._gains() for layer in layers])) for layers in alike.values()]
 
-    def renew(self) -> None:
-        """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike."""
+    def renew(self) -> list[Tensor]:
+        """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike; return them all."""
+        found: list[Tensor | None] = []
         for layers, gains in self.groups:
             gammas = torch.stack([layer.log_gamma for layer in layers]).exp().unsqueeze(1)
             weights, biases = _scaled(gammas, gains, _rows(layers, "weight"), _rows(layers, "bias"))
             shifts = [None] * len(layers) if biases is None else biases.unbind()
             for layer, weight, bias in zip(layers, weights.unbind(), shifts, strict=True):
                 layer.prepared = weight, bias
+                found += layer.prepared
+        return [tensor for tensor in found if tensor is not None]
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what the scales are computed from."""
+        for layers, _ in self.groups:
+            for layer in layers:
+                yield from layer.parameters()
 
     def __enter__(self) -> Self:
         return self

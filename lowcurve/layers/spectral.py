@@ -177,10 +177,9 @@ def advance(layers: Iterable[NormalizedLayer]) -> None:
     _follow([(spectral, original(module)) for _, module, spectral in layers])
 
 
-def normalize(layers: Iterable[NormalizedLayer]) -> None:
+def normalize(layers: Iterable[NormalizedLayer]) -> list[Any]:
     """Compute the normalized weights of all layers in one go, for `torch.nn.utils.parametrize.cached` to keep."""
-    for _, module, _ in layers:
-        _ = module.weight
+    return [module.weight for _, module, _ in layers]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import cached
 
 from lowcurve.layers.batchnorm import SharedScales
 from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.layers.spectral import NormalizedLayer, advance, held, normalize, normalized_layers
+from lowcurve.layers.spectral import NormalizedLayer, advance, held, normalize, normalized_layers, original
 from lowcurve.methods import Coefficients, Method, find_method
 from lowcurve.objectives.adversarial import adversarial_examples
 from lowcurve.objectives.certified import boundary_distances
@@ -59,7 +59,8 @@ def training_step(
         step = _Step(model, normalized, scales, x.detach(), y, method.terms, numbers, dtype)
         penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
         finite = "gradient" in method.terms and numbers.gradient == "finite"
-        terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
+        with cached():
+            terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
     terms = {name: value.detach() for name, value in terms.items()}
     terms["loss"] = torch.stack(list(terms.values())).sum()
     terms["accuracy"] = (logits.detach().argmax(1) == y).float().mean()
@@ -91,13 +92,14 @@ class _Step:
         exactly = self.numbers.gradient == "double"
         return bool({"cure", "certified"} & set(self.terms)) or ("gradient" in self.terms and exactly)
 
+    def derive(self) -> list[Tensor]:
+        """Compute, once for all passes, what layers derive from their parameters alone; `cached` keeps it."""
+        return [*normalize(self.normalized), *self.scales.renew()]
+
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
-        with cached():
-            normalize(self.normalized)
-            self.scales.renew()
-            with _autocast(x, self.dtype), fast_double_backward(twice=self.differentiates):
-                logits = net(x)
+        with _autocast(x, self.dtype), fast_double_backward(twice=self.differentiates):
+            logits = net(x)
         logits = logits.to(x.dtype)
         scores = logits
         if "certified" in self.terms:
@@ -108,6 +110,7 @@ class _Step:
         """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
         replay = Replay(self.model) if "cure" in self.terms else None
         x = self.x.requires_grad_(self.differentiates)
+        self.derive()
         losses, logits = self.losses(self.model, x)
         terms = {"cross_entropy": losses.mean(), **penalties}
         if "gradient" in self.terms or replay is not None:
@@ -133,26 +136,34 @@ class _Step:
 
         One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics
         each loss depends on every input, and steps scaled sample by sample would estimate another derivative.
-        The first backward gives both g and ∇L(x), which is rescaled in place to its weight 1 − 2λ/s.
+        Both passes stop at what is derived from parameters; its gradients go on to the parameters together, once.
         """
         parallel = self.model if isinstance(self.model, DistributedDataParallel) else None
         replay = Replay(self.model)
         x = self.x.requires_grad_()
+        derived = self.derive()
+        behind = {*self.scales.parameters(), *(original(module) for _, module, _ in self.normalized)}
+        direct = [p for p in self.model.parameters() if p not in behind]
+        leaves = [tensor for tensor in (*derived, *direct) if tensor.requires_grad]
         with parallel.no_sync() if parallel else nullcontext():
             losses, logits = self.losses(self.model, x)
-            losses.mean().backward()
-        assert x.grad is not None
-        gradient = x.grad * len(x)
+        gradient, *found = torch.autograd.grad(losses.mean(), [x, *leaves], allow_unused=True)
+        leaves = [leaf for leaf, g in zip(leaves, found, strict=True) if g is not None]
+        here = [g for g in found if g is not None]
+        gradient = gradient * len(x)
         largest = largest_norm(gradient)
         if parallel:
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         step = self.numbers.difference_step / largest
-        weight = 2 * self.numbers.lambda_grad / step
-        torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], 1 - weight)
         moved, _ = self.losses(replay, x.detach() + step * gradient)
-        torch.stack([weight * moved.mean(), *penalties.values()]).sum().backward()
+        change = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
+        torch._foreach_mul_(change, 2 * self.numbers.lambda_grad / step)
+        torch._foreach_add_(change, here)
+        torch.autograd.backward(
+            [*leaves, *penalties.values()], [*change, *(torch.ones_like(p) for p in penalties.values())]
+        )
         squared = self.numbers.lambda_grad * mean_square(gradient)
-        return {"cross_entropy": losses.mean(), **penalties, "gradient": squared}, logits
+        return {"cross_entropy": losses.mean().detach(), **penalties, "gradient": squared}, logits
 
 
 def _autocast(x: Tensor, dtype: torch.dtype) -> torch.autocast:

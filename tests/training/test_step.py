@@ -104,6 +104,14 @@ def test_adversarial_step_trains_on_examples_of_a_larger_loss() -> None:
     assert hard["cross_entropy"] > plain["cross_entropy"] + 1e-3
 
 
+def test_finite_differences_leave_alone_what_the_forward_does_not_use() -> None:
+    net = build("lcnn", "mlp", (2,), 3, width=4).train()
+    net.spare = nn.Parameter(torch.ones(2))
+    training_step(net, torch.rand(5, 2), torch.arange(5) % 3, "lcnn+gradreg", Coefficients(gradient="finite"))
+    assert net.spare.grad is None  # a zero would let weight decay pull at it
+    assert all(parameter.grad is not None for parameter in net.parameters() if parameter is not net.spare)
+
+
 @pytest.mark.parametrize("model", LAYOUTS)
 @pytest.mark.parametrize("init_beta", [1.0, 5.0, 10.0])
 def test_finite_differences_are_within_one_percent_of_double_backprop(model: str, init_beta: float) -> None:
