@@ -43,7 +43,7 @@ DEMO = Experiment(
     ),
     claims=(
         ratio("LCNN halves curvature", "curvature", "lcnn", "standard", "<=", 0.5),
-        difference("LCNN + GradReg resists PGD better", "pgd_0.2", "lcnn+gradreg", "standard", ">=", 0.0),
+        difference("LCNN + GradReg resists PGD at least as well", "pgd_0.2", "lcnn+gradreg", "standard", ">=", 0.0),
         difference("LCNN can be certified", "certified_0.1", "lcnn", "standard", ">=", 0.0, source="project"),
     ),
     command=COMMAND,

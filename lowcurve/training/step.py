@@ -156,14 +156,14 @@ class _Step:
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         step = self.numbers.difference_step / largest
         moved, _ = self.losses(replay, x.detach() + step * gradient)
-        change = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
-        torch._foreach_mul_(change, 2 * self.numbers.lambda_grad / step)
-        torch._foreach_add_(change, here)
+        whole = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
+        torch._foreach_mul_(whole, 2 * self.numbers.lambda_grad / step)
+        torch._foreach_add_(whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
         torch.autograd.backward(
-            [*leaves, *penalties.values()], [*change, *(torch.ones_like(p) for p in penalties.values())]
+            [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
         )
         squared = self.numbers.lambda_grad * mean_square(gradient)
-        return {"cross_entropy": losses.mean().detach(), **penalties, "gradient": squared}, logits
+        return {"cross_entropy": losses.mean(), **penalties, "gradient": squared}, logits
 
 
 def _autocast(x: Tensor, dtype: torch.dtype) -> torch.autocast:
