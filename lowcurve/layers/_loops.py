@@ -1,4 +1,4 @@
-"""The compiled loops of `_softplus.c`, `_batchnorm.c` and `_spectral.c`, for tensors of which `applies` is true."""
+"""The compiled loops of the C files beside this one, for tensors of which `applies` is true."""
 
 import ctypes
 import math
@@ -18,6 +18,9 @@ _SIGNATURES = {
     "lowcurve_norm": "nnpppppffppp",
     "lowcurve_norm_gradient": "nnpppppppp",
     "lowcurve_norm_second": "nnppppppppppp",
+    "lowcurve_norm_softplus": "nnpppppffpfffppp",
+    "lowcurve_norm_softplus_gradient": "nnppppppfffppppp",
+    "lowcurve_norm_softplus_second": "nnppppppppppfffppppp",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
@@ -135,6 +138,84 @@ def batch_norm_second(
     given = (_packed(outer), _packed(grad), x, _packed(weight), mean, invstd, grad_hat, grad_sum)
     _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight)
     return in_grad, in_x, in_weight
+
+
+def norm_softplus(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    other: Tensor | None,
+    factor: float,
+    beta: float,
+    shift: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y = s₀(factor (w x̂ + b + other); β) + shift, and what `batch_norm` returns besides."""
+    y, mean = torch.empty_like(x), x.new_empty(x.shape[1])
+    invstd = torch.empty_like(mean)
+    given = (x, _packed(weight), _packed(bias), running_mean, running_var, momentum, eps)
+    _call("lowcurve_norm_softplus", len(x), *_channels(x), *given, _packed(other), factor, beta, shift, y, mean, invstd)
+    return y, mean, invstd
+
+
+def norm_softplus_gradient(
+    grad: Tensor,
+    y: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    factor: float,
+    beta: float,
+    shift: float,
+    with_other: bool,
+    with_beta: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
+    """Return the gradients in x, other, weight, bias and log β."""
+    in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
+    in_other = torch.empty_like(x) if with_other else None
+    deficits = torch.empty_like(mean) if with_beta else None
+    given = (_packed(grad), y, x, _packed(weight), mean, invstd, factor, beta, shift)
+    found = (in_x, in_other, in_weight, in_bias, deficits)
+    _call("lowcurve_norm_softplus_gradient", len(x), *_channels(x), *given, *found)
+    return in_x, in_other, in_weight, in_bias, None if deficits is None else deficits.sum() / beta
+
+
+def norm_softplus_second(
+    outer: Tensor,
+    outer_other: Tensor | None,
+    grad: Tensor,
+    y: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    in_weight: Tensor,
+    in_bias: Tensor,
+    factor: float,
+    beta: float,
+    shift: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients in g, y, x, weight and log β of ⟨outer, in_x⟩ + ⟨outer_other, in_other⟩."""
+    found = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
+    in_beta = torch.zeros_like(mean)
+    given = (
+        _packed(outer),
+        _packed(outer_other),
+        _packed(grad),
+        y,
+        x,
+        _packed(weight),
+        mean,
+        invstd,
+        in_weight,
+        in_bias,
+    )
+    _call("lowcurve_norm_softplus_second", len(x), *_channels(x), *given, factor, beta, shift, *found, in_beta)
+    return *found, in_beta.sum()
 
 
 def unit(weight: Tensor, slope: Tensor) -> tuple[Tensor, float]:

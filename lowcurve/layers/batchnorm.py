@@ -69,15 +69,9 @@ class _LipschitzBatchNorm(nn.Module):
         if type(norm) is not self._norm:  # one whose batch statistics span processes
             return norm(x) * self.factor()
         norm._check_input_dim(x)
-        update = self.training and norm.track_running_stats
-        momentum = norm.momentum
-        if update:
-            norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-            momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum  # type: ignore[arg-type]
         weight, bias = self.prepared or self.scaled()
-        keep = update or not self.training
-        mean, variance = (norm.running_mean, norm.running_var) if keep else (None, None)
-        return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum or 0.0, norm.eps)
+        mean, variance, momentum = statistics(norm, self.training)
+        return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum, norm.eps)
 
     def extra_repr(self) -> str:
         """Show γ."""
@@ -141,6 +135,17 @@ class SharedScales:
         for layers, _ in self.groups:
             for layer in layers:
                 layer.prepared = None
+
+
+def statistics(norm: nn.BatchNorm1d | nn.BatchNorm2d, training: bool) -> tuple[Tensor | None, Tensor | None, float]:
+    """Return the running statistics that a forward uses or moves, and by how much; in training count the batch."""
+    momentum = norm.momentum
+    if training and not norm.track_running_stats:
+        return None, None, 0.0
+    if training and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum
+    return norm.running_mean, norm.running_var, momentum or 0.0
 
 
 def _kind(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[Any, ...]:

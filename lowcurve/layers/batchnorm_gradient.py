@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lowcurve.layers import _loops
+from lowcurve.layers.engine import separate
 
 _aten = torch.ops.aten
 
@@ -21,6 +22,13 @@ def batch_norm(
 ) -> Tensor:
     """Normalize x by its own statistics per channel, which move the running ones; differentiable to any order."""
     return _BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def batch_norm_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients in x, weight and bias for that of the value; mean and 1/std are functions of x here too."""
+    return _BatchNormGradient.apply(grad, x, weight, mean, invstd, eps)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -50,7 +58,7 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, invstd = ctx.saved_tensors
-        in_x, in_weight, in_bias = _BatchNormGradient.apply(grad, x, weight, mean, invstd, ctx.eps)
+        in_x, in_weight, in_bias = batch_norm_gradient(grad, x, weight, mean, invstd, ctx.eps)
         wanted = ctx.needs_input_grad
         return in_x, in_weight if wanted[1] else None, in_bias if wanted[2] else None, None, None, None, None
 
@@ -123,10 +131,8 @@ def _any_order(
     others = [d for d in range(x.dim()) if d != 1]
     shape = (1, -1, *(1,) * (x.dim() - 2))
     with torch.enable_grad():
-        grad, x, w = (
-            t if create_graph and t.requires_grad else t.detach().requires_grad_()
-            for t in (grad, x, torch.ones_like(x[0, :].flatten(1)[:, 0]) if weight is None else weight)
-        )
+        unit = torch.ones_like(x[0, :].flatten(1)[:, 0]) if weight is None else weight
+        grad, x, w = (separate(t, create_graph) for t in (grad, x, unit))
         centered = x - x.mean(others, keepdim=True)
         invstd = (centered.square().mean(others, keepdim=True) + ctx.eps).rsqrt()
         hat = centered * invstd

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lowcurve.layers import _loops
 from lowcurve.layers.batchnorm_gradient import batch_norm
+from lowcurve.layers.engine import needed
 from lowcurve.layers.softplus import fixed_softplus
 
 _aten = torch.ops.aten
@@ -103,17 +104,6 @@ def _repeat(value: Any, dims: int) -> list[int]:
     return [value] * dims if isinstance(value, int) else list(value) * (dims // len(value))
 
 
-def _needed(ctx: Any, index: int) -> bool:
-    """Whether the running backward will use the gradient of a function's input: not all that could be is asked for."""
-    if not ctx.needs_input_grad[index]:
-        return False
-    node = ctx.next_functions[index][0]
-    try:
-        return node is not None and torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf that autograd.grad asks for
-        return True
-
-
 class _Convolution(torch.autograd.Function):
     """y = W * x without bias."""
 
@@ -128,7 +118,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        return *_ConvolutionGradient.apply(grad, x, weight, ctx.settings, _needed(ctx, 0), _needed(ctx, 1)), None
+        return *_ConvolutionGradient.apply(grad, x, weight, ctx.settings, needed(ctx, 0), needed(ctx, 1)), None
 
 
 class _ConvolutionGradient(torch.autograd.Function):
@@ -155,14 +145,14 @@ class _ConvolutionGradient(torch.autograd.Function):
         settings = ctx.settings
         in_grad = in_x = in_weight = None
         if outer_x is not None:
-            if _needed(ctx, 0):
+            if needed(ctx, 0):
                 in_grad = _Convolution.apply(outer_x, weight, settings)
-            if _needed(ctx, 2):
+            if needed(ctx, 2):
                 in_weight = _ConvolutionGradient.apply(grad, outer_x, weight, settings, False, True)[1]
         if outer_weight is not None:
-            if _needed(ctx, 0):
+            if needed(ctx, 0):
                 also = _Convolution.apply(x, outer_weight, settings)
                 in_grad = also if in_grad is None else in_grad + also
-            if _needed(ctx, 1):
+            if needed(ctx, 1):
                 in_x = _ConvolutionGradient.apply(grad, x, outer_weight, settings, True, False)[0]
         return in_grad, in_x, in_weight, None, None, None

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.layers import _loops
+from lowcurve.layers.engine import needed
 
 
 class CenteredSoftplus(nn.Module):
@@ -63,6 +64,18 @@ def fixed_softplus(x: Tensor, beta: float) -> Tensor:
     return _Softplus.apply(x, torch.tensor(math.log(beta)), math.log(2) / beta)
 
 
+def softplus_gradient(
+    grad: Tensor, y: Tensor, log_beta: Tensor, shift: float, with_beta: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients in x and log β for the gradient of y = s₀(x; β) + shift; differentiable to any order."""
+    return _Gradient.apply(grad, y, log_beta, shift, with_beta)
+
+
+def sharpness(log_beta: Tensor) -> float:
+    """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that."""
+    return math.exp(min(float(log_beta), 88.0))
+
+
 def is_transformed(x: object) -> bool:
     """Whether a tracer, a compiler or a function transform looks on, for which autograd functions are opaque."""
     return (
@@ -90,7 +103,7 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
         if _loops.applies(x):
-            y = _loops.value(x, _sharpness(log_beta), shift)
+            y = _loops.value(x, sharpness(log_beta), shift)
         else:
             y = (_composite(_widen(x), _widen(log_beta).exp()) + shift).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
@@ -100,7 +113,7 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         y, log_beta = ctx.saved_tensors
-        return *_Gradient.apply(grad, y, log_beta, ctx.shift, ctx.needs_input_grad[1]), None
+        return *softplus_gradient(grad, y, log_beta, ctx.shift, needed(ctx, 1)), None
 
 
 class _Gradient(torch.autograd.Function):
@@ -114,7 +127,7 @@ class _Gradient(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.shift = shift
         if _loops.applies(grad, y):
-            beta = _sharpness(log_beta)
+            beta = sharpness(log_beta)
             if with_beta:
                 return _loops.gradients(grad, y, beta, shift)
             return _loops.gradient(grad, y, beta, shift), None
@@ -124,7 +137,7 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None) -> tuple[Tensor | None, ...]:
         grad, y, log_beta = ctx.saved_tensors
         if grad_x is not None and grad_beta is None and not torch.is_grad_enabled() and _loops.applies(grad_x, grad, y):
-            return *_loops.second(grad_x, grad, y, _sharpness(log_beta), ctx.shift), None, None
+            return *_loops.second(grad_x, grad, y, sharpness(log_beta), ctx.shift), None, None
         return *_second(grad_x, grad_beta, grad, y - ctx.shift, log_beta), None, None
 
 
@@ -155,11 +168,6 @@ def _second(
         in_y = in_y + grad_beta * grad * odds
         in_beta = in_beta + grad_beta * (grad * (wide * odds - deficit)).sum()
     return in_grad.to(grad.dtype), in_y.to(y.dtype), in_beta.to(log_beta.dtype)
-
-
-def _sharpness(log_beta: Tensor) -> float:
-    """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that."""
-    return math.exp(min(float(log_beta), 88.0))
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from lowcurve.errors import unknown_name
+from lowcurve.layers.fused import Chain, activate
 from lowcurve.models.shape import ImageSize
 
 # Factors (before, after) of a block: out = after · (F(before · x) + S(before · x)).
@@ -29,7 +30,7 @@ class BasicBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.before, self.after = RESIDUALS[residual]
-        self.body = nn.Sequential(
+        self.body = Chain(
             nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False),
             nn.BatchNorm2d(channels),
             activation(),
@@ -46,7 +47,7 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, channels, H/stride, W/stride)."""
         x = self.before * x
-        return self.activation(self.after * (self.body(x) + self.shortcut(x)))
+        return activate(self.activation, self.body, x, self.shortcut(x), self.after)
 
 
 def resnet(
@@ -71,7 +72,7 @@ def resnet(
             stride = 2 if stage > 0 and block == 0 else 1
             layers.append(BasicBlock(channels, width * 2**stage, stride, residual, activation))
             channels = width * 2**stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
+    return Chain(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
 
 
 def resnet18(

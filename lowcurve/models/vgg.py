@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from lowcurve.layers.fused import Chain
 from lowcurve.models.shape import ImageSize
 
 # Multiples of the width; each stage has two convolutions and ends in a 2×2 max-pooling.
@@ -34,4 +35,4 @@ def vgg11(
             ]
             channels = multiple * width
         layers.append(nn.MaxPool2d(2, ceil_mode=True))  # ceil: images below 32 pixels shrink to 1, never to 0
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
+    return Chain(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))

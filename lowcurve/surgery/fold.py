@@ -7,6 +7,7 @@ compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
 
 import copy
 import math
+from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.fused import Chain
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
@@ -70,6 +72,8 @@ def _without_lowcurve(module: nn.Module) -> nn.Module:
         return _as_graph(_PlainNormalize(module.mean, module.std), "Normalize")
     if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d):
         return _folded_norm(module)
+    if type(module) is Chain:
+        return nn.Sequential(OrderedDict(module._modules)).eval()
     if any(base.__module__.startswith("lowcurve.") for base in type(module).__mro__):
         return _as_graph(module, type(module).__name__)
     return module

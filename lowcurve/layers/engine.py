@@ -1,0 +1,28 @@
+"""What does a backward in Python need to know of the engine that runs it?"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def needed(ctx: Any, index: int) -> bool:
+    """Whether the running backward will use the gradient of a function's input: not all that could be is asked for.
+
+    No input before that one may be anything but a tensor: PyTorch counts only these.
+    """
+    if not ctx.needs_input_grad[index]:
+        return False
+    node = ctx.next_functions[index][0]
+    try:
+        return node is not None and torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf that autograd.grad asks for
+        return True
+
+
+def separate(tensor: Tensor, create_graph: bool) -> Tensor:
+    """Return `tensor` as an input of its own: gradients in it do not include those through other such inputs.
+
+    What is computed from it can be differentiated in the original too where a graph is asked for.
+    """
+    return tensor.view_as(tensor) if create_graph and tensor.requires_grad else tensor.detach().requires_grad_()

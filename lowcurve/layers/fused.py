@@ -1,0 +1,225 @@
+r"""Batch norm, residual sum and softplus in one pass: which modules are joined, and how is that differentiated?
+
+.. math:: y = s(\text{factor} · (\mathrm{BN}(x) + \text{other})), \qquad s = s_0(\,·\,; β) + \text{shift}
+
+One by one, each of the four would write a tensor for the next to read. In `_norm_softplus.c` nothing stands in memory
+between x and y, nor between their gradients. Modules are joined only where nobody can tell: in training mode, plain
+float32 tensors on the CPU, no hook, no tracer. In all other cases they are called one by one.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lowcurve.layers import _loops
+from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d, statistics
+from lowcurve.layers.batchnorm_gradient import batch_norm_gradient
+from lowcurve.layers.engine import needed, separate
+from lowcurve.layers.softplus import CenteredSoftplus, is_transformed, sharpness, softplus_gradient
+
+# Batch norms that can be joined with what follows, and the numbers of dimensions of their inputs.
+_NORMS: dict[type[nn.Module], tuple[int, ...]] = {
+    nn.BatchNorm1d: (2, 3),
+    nn.BatchNorm2d: (4,),
+    LipschitzBatchNorm1d: (2, 3),
+    LipschitzBatchNorm2d: (4,),
+}
+
+
+class Chain(nn.Sequential):
+    """Modules one after the other, as in `nn.Sequential`; a batch norm goes in one pass with the softplus after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply all modules."""
+        x, norm = self.up_to_norm(x)
+        return x if norm is None else norm(x)
+
+    def up_to_norm(self, x: Tensor) -> tuple[Tensor, nn.Module | None]:
+        """Apply all modules but a batch norm at the end, which is returned with the result."""
+        norm: nn.Module | None = None
+        for module in self:
+            if norm is not None:
+                x, norm = activate(module, norm, x), None
+            elif type(module) in _NORMS:
+                norm = module
+            else:
+                x = module(x)
+        return x, norm
+
+
+def activate(
+    activation: nn.Module, body: nn.Module, x: Tensor, other: Tensor | None = None, factor: float = 1.0
+) -> Tensor:
+    """Return activation(factor · (body(x) + other)), in one pass with the batch norm that `body` is or ends with."""
+    norm: nn.Module | None = body
+    if type(body) is Chain and _unobserved(body) and not is_transformed(x):
+        x, norm = body.up_to_norm(x)
+    if norm is not None and _joinable(norm, activation, x, other):
+        return _joined(norm, activation, x, other, factor)
+    y = x if norm is None else norm(x)
+    y = y if other is None else y + other
+    return activation(y if factor == 1 else factor * y)
+
+
+def _joinable(norm: nn.Module, activation: nn.Module, x: Tensor, other: Tensor | None) -> bool:
+    """Whether the compiled loops compute what these modules would, and nothing looks on between them."""
+    if type(norm) not in _NORMS or type(activation) not in (CenteredSoftplus, nn.Softplus) or not norm.training:
+        return False
+    if is_transformed(x) or torch.is_autocast_enabled(x.device.type) or not _unobserved(norm, activation):
+        return False
+    inner = _inner(norm)
+    own = [inner.weight, inner.bias, inner.running_mean, inner.running_var]
+    return (
+        type(inner) in _NORMS  # and not one whose batch statistics span processes
+        and x.dim() in _NORMS[type(norm)]
+        and x.numel() > x.shape[1]  # PyTorch refuses one value per channel
+        and all(t is None or (t.shape == x.shape[1:2] and t.is_contiguous()) for t in own)
+        and _loops.normalizes(x, *own)
+        and (other is None or (other.shape == x.shape and _loops.applies(other)))
+        and (not isinstance(activation, nn.Softplus) or activation.beta > 0)
+    )
+
+
+def _unobserved(*modules: nn.Module) -> bool:
+    """Whether no hook and no other forward would notice that the modules are not called."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not nn.modules.module._has_any_global_hook() and not any(
+        "forward" in vars(module) or module._compiled_call_impl is not None or any(getattr(module, h) for h in hooks)
+        for module in modules
+    )
+
+
+def _inner(norm: Any) -> Any:
+    """The batch norm of PyTorch in a γ-BN, or `norm` itself."""
+    return norm.norm if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else norm
+
+
+def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor: float) -> Tensor:
+    inner = _inner(norm)
+    weight, bias = (inner.weight, inner.bias) if norm is inner else norm.prepared or norm.scaled()
+    log_beta, shift = (
+        (activation.log_beta, 0.0)
+        if isinstance(activation, CenteredSoftplus)
+        else (torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta)
+    )
+    numbers = (*statistics(inner, True), inner.eps, factor, shift)
+    return _NormSoftplus.apply(x, log_beta, weight, bias, other, *numbers)
+
+
+class _NormSoftplus(torch.autograd.Function):
+    """(x, ρ, w, b, other) ↦ y = s₀(factor (w x̂ + b + other); e^ρ) + shift, with x̂ = (x - μ) r as in batch norm."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        log_beta: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        other: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+        factor: float,
+        shift: float,
+    ) -> Tensor:
+        normalization = (weight, bias, running_mean, running_var, momentum, eps)
+        y, mean, invstd = _loops.norm_softplus(x, *normalization, other, factor, sharpness(log_beta), shift)
+        ctx.save_for_backward(y, x, weight, log_beta, mean, invstd)
+        ctx.numbers = eps, factor, shift
+        ctx.with_other = other is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        in_x, in_other, in_weight, in_bias, in_beta = _NormSoftplusGradient.apply(
+            grad, *ctx.saved_tensors, ctx.numbers, ctx.with_other, needed(ctx, 1)
+        )
+        _, _, with_weight, with_bias, *_ = ctx.needs_input_grad
+        found = (in_weight if with_weight else None, in_bias if with_bias else None, in_other)
+        return in_x, in_beta, *found, *(None,) * 6
+
+
+class _NormSoftplusGradient(torch.autograd.Function):
+    """(g, y, x, w, ρ) ↦ the gradients in x, other, w, b and ρ."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: Tensor,
+        y: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        log_beta: Tensor,
+        mean: Tensor,
+        invstd: Tensor,
+        numbers: tuple[float, float, float],
+        with_other: bool,
+        with_beta: bool,
+    ) -> tuple[Tensor | None, ...]:
+        outputs: tuple[Tensor | None, ...]
+        if _loops.applies(grad):
+            _, factor, shift = numbers
+            settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
+            outputs = _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
+        else:
+            found = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, numbers)
+            wanted = (True, with_other, True, True, with_beta)
+            outputs = tuple(tensor if want else None for tensor, want in zip(found, wanted, strict=True))
+        ctx.save_for_backward(grad, y, x, weight, log_beta, mean, invstd, *outputs[2:4])
+        ctx.set_materialize_grads(False)
+        ctx.numbers = numbers
+        return outputs
+
+    @staticmethod
+    def backward(
+        ctx: Any, outer: Tensor | None, outer_other: Tensor | None, *outer_rest: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        grad, y, x, weight, log_beta, mean, invstd, in_weight, in_bias = ctx.saved_tensors
+        given = [grad, *(tensor for tensor in (outer, outer_other) if tensor is not None)]
+        others = any(tensor is not None for tensor in outer_rest)
+        if outer is not None and not others and not torch.is_grad_enabled() and _loops.applies(*given):
+            _, factor, shift = ctx.numbers
+            sums, settings = (mean, invstd, in_weight, in_bias), (factor, sharpness(log_beta), shift)
+            in_grad, in_y, in_x, in_weight, in_beta = _loops.norm_softplus_second(
+                outer, outer_other, grad, y, x, weight, *sums, *settings
+            )
+            return in_grad, in_y, in_x, None if weight is None else in_weight, in_beta, *(None,) * 5
+        return *_any_order(ctx, (outer, outer_other, *outer_rest)), *(None,) * 5
+
+
+def _one_by_one(
+    grad: Tensor,
+    y: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    log_beta: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    numbers: tuple[float, float, float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """The same gradients by those of softplus and of batch norm, each of which can be differentiated to any order."""
+    eps, factor, shift = numbers
+    through, in_beta = softplus_gradient(grad, y, log_beta, shift)
+    through = factor * through
+    in_x, in_weight, in_bias = batch_norm_gradient(through, x, weight, mean, invstd, eps)
+    return in_x, through, in_weight, in_bias, in_beta
+
+
+def _any_order(ctx: Any, outer: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    *differentiable, mean, invstd, _, _ = ctx.saved_tensors
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        inputs: list[Any] = [None if t is None else separate(t, create_graph) for t in differentiable]
+        grad, y, x, weight, log_beta = inputs
+        outputs: tuple[Any, ...] = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, ctx.numbers)
+        pairs = [(o, v) for o, v in zip(outputs, outer, strict=True) if v is not None]
+        given = [t for t in inputs if t is not None]
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], given, [v for _, v in pairs], create_graph=create_graph, allow_unused=True
+        )
+    following = iter(found)
+    return tuple(None if t is None else next(following) for t in inputs)
