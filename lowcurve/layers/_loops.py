@@ -26,6 +26,7 @@ _SIGNATURES = {
 }
 _RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched`: it has no memory of its own
+_NUMBERS = (int, float, type(None))
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
@@ -239,11 +240,11 @@ def _channels(x: Tensor) -> tuple[int, int]:
 
 
 def _packed(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.contiguous()
+    return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
 
 
 def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:
-    addressed = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
+    addressed = [a if type(a) in _NUMBERS else a.data_ptr() for a in arguments]  # type: ignore[union-attr]
     total: float = getattr(_LIBRARY, name)(size, torch.get_num_threads(), *addressed)
     return total
 

@@ -12,20 +12,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode
 
 from lowcurve.layers import _loops
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d, statistics
 from lowcurve.layers.batchnorm_gradient import batch_norm_gradient
 from lowcurve.layers.engine import needed, separate
+from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.softplus import CenteredSoftplus, is_transformed, sharpness, softplus_gradient
 
 # Batch norms that can be joined with what follows, and the numbers of dimensions of their inputs.
-_NORMS: dict[type[nn.Module], tuple[int, ...]] = {
+_NORMS: dict[type, tuple[int, ...]] = {
     nn.BatchNorm1d: (2, 3),
     nn.BatchNorm2d: (4,),
     LipschitzBatchNorm1d: (2, 3),
     LipschitzBatchNorm2d: (4,),
 }
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Chain(nn.Sequential):
@@ -54,56 +57,52 @@ def activate(
 ) -> Tensor:
     """Return activation(factor · (body(x) + other)), in one pass with the batch norm that `body` is or ends with."""
     norm: nn.Module | None = body
-    if type(body) is Chain and _unobserved(body) and not is_transformed(x):
+    if type(body) is Chain and not is_transformed(x) and _unobserved(body):
         x, norm = body.up_to_norm(x)
-    if norm is not None and _joinable(norm, activation, x, other):
-        return _joined(norm, activation, x, other, factor)
+    if type(norm) in _NORMS and not is_transformed(x) and _unobserved(norm, activation):
+        with torch._C.DisableTorchFunction():  # or `fast_double_backward` would be asked about every `x.dim()`
+            joined = _joined(norm, activation, x, other, factor)
+        if joined is not None:
+            return joined
     y = x if norm is None else norm(x)
     y = y if other is None else y + other
     return activation(y if factor == 1 else factor * y)
 
 
-def _joinable(norm: nn.Module, activation: nn.Module, x: Tensor, other: Tensor | None) -> bool:
-    """Whether the compiled loops compute what these modules would, and nothing looks on between them."""
-    if type(norm) not in _NORMS or type(activation) not in (CenteredSoftplus, nn.Softplus) or not norm.training:
+def _unobserved(*modules: Any) -> bool:
+    """Whether no hook, no other forward and no mode would notice that the modules are not called."""
+    if nn.modules.module._has_any_global_hook():
         return False
-    if is_transformed(x) or torch.is_autocast_enabled(x.device.type) or not _unobserved(norm, activation):
+    if torch._C._len_torch_function_stack() > 0 and type(_get_current_function_mode()) is not fast_double_backward:
         return False
-    inner = _inner(norm)
-    own = [inner.weight, inner.bias, inner.running_mean, inner.running_var]
-    return (
-        type(inner) in _NORMS  # and not one whose batch statistics span processes
-        and x.dim() in _NORMS[type(norm)]
-        and x.numel() > x.shape[1]  # PyTorch refuses one value per channel
-        and all(t is None or (t.shape == x.shape[1:2] and t.is_contiguous()) for t in own)
-        and _loops.normalizes(x, *own)
-        and (other is None or (other.shape == x.shape and _loops.applies(other)))
-        and (not isinstance(activation, nn.Softplus) or activation.beta > 0)
-    )
-
-
-def _unobserved(*modules: nn.Module) -> bool:
-    """Whether no hook and no other forward would notice that the modules are not called."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return not nn.modules.module._has_any_global_hook() and not any(
-        "forward" in vars(module) or module._compiled_call_impl is not None or any(getattr(module, h) for h in hooks)
+    return not any(
+        "forward" in (own := vars(module)) or module._compiled_call_impl or any(own[hooks] for hooks in _HOOKS)
         for module in modules
     )
 
 
-def _inner(norm: Any) -> Any:
-    """The batch norm of PyTorch in a γ-BN, or `norm` itself."""
-    return norm.norm if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else norm
-
-
-def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor: float) -> Tensor:
-    inner = _inner(norm)
-    weight, bias = (inner.weight, inner.bias) if norm is inner else norm.prepared or norm.scaled()
-    log_beta, shift = (
-        (activation.log_beta, 0.0)
-        if isinstance(activation, CenteredSoftplus)
-        else (torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta)
-    )
+def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor: float) -> Tensor | None:
+    """Compute by the compiled loops what these modules would; None where the loops cannot."""
+    if type(activation) is CenteredSoftplus:
+        log_beta: Tensor = activation.log_beta
+        shift = 0.0
+    elif type(activation) is nn.Softplus and activation.beta > 0:
+        log_beta, shift = torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta
+    else:
+        return None
+    inner = norm.norm if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else norm
+    if not norm.training or type(inner) not in _NORMS:  # the latter: batch statistics that span processes
+        return None
+    if x.dim() not in _NORMS[type(norm)] or x.numel() <= x.shape[1] or torch.is_autocast_enabled(x.device.type):
+        return None
+    weight, bias = (norm.weight, norm.bias) if norm is inner else norm.prepared or norm.scaled()
+    moved = inner.running_mean, inner.running_var
+    if any(t is not None and t.shape != x.shape[1:2] for t in (weight, bias, *moved)):
+        return None  # for PyTorch to refuse
+    if any(t is not None and not t.is_contiguous() for t in moved) or not _loops.normalizes(x, weight, bias, *moved):
+        return None
+    if other is not None and (other.shape != x.shape or not _loops.applies(other)):
+        return None
     numbers = (*statistics(inner, True), inner.eps, factor, shift)
     return _NormSoftplus.apply(x, log_beta, weight, bias, other, *numbers)
 
@@ -135,7 +134,8 @@ class _NormSoftplus(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        in_x, in_other, in_weight, in_bias, in_beta = _NormSoftplusGradient.apply(
+        gradients: Any = _NormSoftplusGradient.apply if torch.is_grad_enabled() else _gradients
+        in_x, in_other, in_weight, in_bias, in_beta = gradients(
             grad, *ctx.saved_tensors, ctx.numbers, ctx.with_other, needed(ctx, 1)
         )
         _, _, with_weight, with_bias, *_ = ctx.needs_input_grad
@@ -160,15 +160,7 @@ class _NormSoftplusGradient(torch.autograd.Function):
         with_other: bool,
         with_beta: bool,
     ) -> tuple[Tensor | None, ...]:
-        outputs: tuple[Tensor | None, ...]
-        if _loops.applies(grad):
-            _, factor, shift = numbers
-            settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
-            outputs = _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
-        else:
-            found = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, numbers)
-            wanted = (True, with_other, True, True, with_beta)
-            outputs = tuple(tensor if want else None for tensor, want in zip(found, wanted, strict=True))
+        outputs = _gradients(grad, y, x, weight, log_beta, mean, invstd, numbers, with_other, with_beta)
         ctx.save_for_backward(grad, y, x, weight, log_beta, mean, invstd, *outputs[2:4])
         ctx.set_materialize_grads(False)
         ctx.numbers = numbers
@@ -191,6 +183,27 @@ class _NormSoftplusGradient(torch.autograd.Function):
         return *_any_order(ctx, (outer, outer_other, *outer_rest)), *(None,) * 5
 
 
+def _gradients(
+    grad: Tensor,
+    y: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    log_beta: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    numbers: tuple[float, float, float],
+    with_other: bool,
+    with_beta: bool,
+) -> tuple[Tensor | None, ...]:
+    if _loops.applies(grad):
+        _, factor, shift = numbers
+        settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
+        return _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
+    found = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, numbers)
+    wanted = (True, with_other, True, True, with_beta)
+    return tuple(tensor if want else None for tensor, want in zip(found, wanted, strict=True))
+
+
 def _one_by_one(
     grad: Tensor,
     y: Tensor,
@@ -201,7 +214,7 @@ def _one_by_one(
     invstd: Tensor,
     numbers: tuple[float, float, float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """The same gradients by those of softplus and of batch norm, each of which can be differentiated to any order."""
+    """Compute the same by the gradients of softplus and of batch norm, which can be differentiated to any order."""
     eps, factor, shift = numbers
     through, in_beta = softplus_gradient(grad, y, log_beta, shift)
     through = factor * through

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 
 from lowcurve.layers import _loops
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.fused import Chain, _joinable, activate
+from lowcurve.layers.fused import _NORMS, Chain, _joined, activate
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
@@ -60,8 +62,9 @@ def one_by_one(norm: Any, activation: nn.Module, x: Tensor, other: Tensor | None
 
 
 def joined(norm: nn.Module, activation: nn.Module, x: Tensor, other: Tensor | None, factor: float) -> Tensor:
-    assert _joinable(norm, activation, x, other)
-    return activate(activation, norm, x, other, factor)
+    y = _joined(norm, activation, x, other, factor)
+    assert y is not None
+    return y
 
 
 def close(ours: Tensor | None, truth: Tensor | None) -> None:
@@ -185,7 +188,7 @@ REFUSED: dict[str, Callable[[nn.Module, nn.Module, Tensor], tuple[Any, Any, Tens
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_loops_cannot_do_is_done_by_the_modules(case: str) -> None:
     norm, activation, x = REFUSED[case](nn.BatchNorm2d(3), CenteredSoftplus(), random(4, 3, 5, 5))
-    assert not _joinable(norm, activation, x, None)
+    assert type(norm) not in _NORMS or _joined(norm, activation, x, None, 1.0) is None
     again = copy.deepcopy(norm)
     assert torch.equal(activate(activation, norm, x), activation(again(x)))
 
@@ -211,6 +214,19 @@ def test_a_hook_on_a_body_is_called() -> None:
     x = random(2, 3, 4, 4)
     activate(CenteredSoftplus(), body, x, x, 0.5)
     assert seen == [1]
+
+
+def test_another_mode_sees_the_modules_functions() -> None:
+    seen = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        Chain(nn.BatchNorm2d(3), CenteredSoftplus())(random(2, 3, 4, 4))
+    assert F.batch_norm in seen
 
 
 def test_global_hooks_are_called() -> None:
