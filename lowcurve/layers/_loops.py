@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from lowcurve.layers.linear_map import LinearMap
+
 _BLOCK = 4096
 # What each function takes after the number of values or samples and that of threads: (n)umbers, (p)ointers, (f)loats.
 _SIGNATURES = {
@@ -21,6 +23,7 @@ _SIGNATURES = {
     "lowcurve_norm_softplus": "nnpppppffpfffppp",
     "lowcurve_norm_softplus_gradient": "nnppppppfffppppp",
     "lowcurve_norm_softplus_second": "nnppppppppppfffppppp",
+    "lowcurve_power": "np",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
@@ -28,6 +31,29 @@ _RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched`: it has no memory of its own
 _NUMBERS = (int, float, type(None))
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
+
+
+_POINTERS = ("weight", "left", "right", "slope", "scratch")
+_LENGTHS = (
+    "in",
+    "out",
+    "height",
+    "width",
+    "out_h",
+    "out_w",
+    "kernel_h",
+    "kernel_w",
+    "stride_h",
+    "stride_w",
+    "above",
+    "before",
+)
+
+
+class _Layer(ctypes.Structure):
+    """A convolution as `_power.c` sees it."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in _POINTERS] + [(name, ctypes.c_long) for name in _LENGTHS]
 
 
 def _library() -> ctypes.CDLL | None:
@@ -39,6 +65,8 @@ def _library() -> ctypes.CDLL | None:
         for name, letters in _SIGNATURES.items():
             getattr(library, name).argtypes = [ctypes.c_long, ctypes.c_int, *(_TYPES[letter] for letter in letters)]
             getattr(library, name).restype = ctypes.c_double if name in _RETURN_DOUBLE else None
+        library.lowcurve_power_room.argtypes = [ctypes.c_void_p]
+        library.lowcurve_power_room.restype = ctypes.c_long
     except (OSError, AttributeError):  # built for another machine, or from older sources
         return None
     return library
@@ -49,7 +77,9 @@ _LIBRARY = _library()
 
 def applies(*tensors: Tensor) -> bool:
     """Whether the loops were compiled, at installation, and all tensors are plain float32 ones on the CPU."""
-    return _LIBRARY is not None and not torch._C._are_functorch_transforms_active() and all(map(_plain, tensors))
+    if _LIBRARY is None or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return all(map(_plain, tensors))
 
 
 def _plain(t: Tensor) -> bool:
@@ -232,6 +262,28 @@ def unit_gradient(grad: Tensor, y: Tensor, slope: Tensor, sigma: float) -> Tenso
     in_weight = torch.empty_like(y)
     _call("lowcurve_unit_gradient", y.numel(), grad, y, slope, sigma, in_weight, _partial(y))
     return in_weight
+
+
+def power_iterations(
+    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], iterations: int
+) -> list[Tensor]:
+    """Replace v by Wᵀu and u by W v, of unit length, `iterations` times for each layer; return each ∂⟨u, W v⟩/∂W."""
+    weights = [weight.contiguous() for weight in weights]
+    slopes = [torch.empty_like(weight) for weight in weights]
+    layers = (_Layer * len(maps))(*map(_layer, maps, weights, left, right, slopes))
+    assert _LIBRARY is not None
+    rooms = [_LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers]
+    scratch = weights[0].new_empty(sum(rooms)).split(rooms)
+    for layer, own in zip(layers, scratch, strict=True):
+        layer.scratch = own.data_ptr()
+    _LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), iterations, ctypes.addressof(layers))
+    return slopes
+
+
+def _layer(m: LinearMap, *tensors: Tensor) -> _Layer:
+    above, before = (pair[0] for pair in m.padding)
+    sizes = (m.input_shape[0], m.output_shape[0], *m.input_shape[1:], *m.output_shape[1:], *m.kernel, *m.stride)
+    return _Layer(*(tensor.data_ptr() for tensor in tensors), None, *sizes, above, before)
 
 
 def _channels(x: Tensor) -> tuple[int, int]:

@@ -211,14 +211,31 @@ def _follow(layers: list[tuple[SpectralNorm, Tensor]]) -> None:
 @torch.no_grad()
 def _iterate(layers: list[tuple[SpectralNorm, Tensor]], iterations: int) -> None:
     """Replace v by Wᵀu and u by W v, of unit length, `iterations` times; then renew S."""
-    weights = [weight.detach().to(spectral.right.dtype) for spectral, weight in layers]
-    maps = [spectral.map for spectral, _ in layers]
-    left, right, slope = ([getattr(s, name) for s, _ in layers] for name in ("left", "right", "slope"))
+    compiled = [layer for layer in layers if _in_loops(*layer)]
+    rest = [layer for layer in layers if not _in_loops(*layer)]
+    for chosen, iterate in ((compiled, _loops.power_iterations), (rest, _power_iterations)):
+        if chosen:
+            weights = [weight.detach().to(spectral.right.dtype) for spectral, weight in chosen]
+            maps = [spectral.map for spectral, _ in chosen]
+            left, right, slope = ([getattr(s, name) for s, _ in chosen] for name in ("left", "right", "slope"))
+            torch._foreach_copy_(slope, iterate(maps, weights, left, right, iterations))
+
+
+def _in_loops(spectral: SpectralNorm, weight: Tensor) -> bool:
+    """Whether the compiled loops can iterate: a plain convolution of images."""
+    plain = spectral.map.groups == 1 and not spectral.map.circular and spectral.map.dilation == (1, 1)
+    vectors = spectral.left, spectral.right
+    return plain and _loops.applies(weight, *vectors) and all(vector.is_contiguous() for vector in vectors)
+
+
+def _power_iterations(
+    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], iterations: int
+) -> list[Tensor]:
     with torch.autocast(weights[0].device.type, enabled=False):
         for _ in range(iterations):
             _assign_units(right, [m.adjoint(w, u) for m, w, u in zip(maps, weights, left, strict=True)])
             _assign_units(left, [m.apply(w, v) for m, w, v in zip(maps, weights, right, strict=True)])
-        torch._foreach_copy_(slope, [m.outer(u, v) for m, u, v in zip(maps, left, right, strict=True)])
+        return [m.outer(u, v) for m, u, v in zip(maps, left, right, strict=True)]
 
 
 def _assign_units(buffers: list[Tensor], values: list[Tensor]) -> None:

@@ -9,9 +9,21 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import spectral_norm
 from lowcurve.errors import UserError
+from lowcurve.layers import _loops
 from lowcurve.layers.linear_map import LinearMap
-from lowcurve.layers.spectral import _Normalized, advance, converge, held, normalized_layers, original, spectral_of
+from lowcurve.layers.spectral import (
+    _Normalized,
+    _power_iterations,
+    advance,
+    converge,
+    held,
+    normalized_layers,
+    original,
+    spectral_of,
+)
 from tests.dense import dense_jacobian
+
+needs_loops = pytest.mark.skipif(_loops._LIBRARY is None, reason="the loops were not compiled")
 
 
 @st.composite
@@ -217,3 +229,76 @@ def test_normalization_in_float32_agrees_with_float64(shape: tuple[int, ...]) ->
         assert torch.allclose(mine.double(), theirs, rtol=1e-4, atol=1e-5 * scale)
     zero = torch.zeros(shape, requires_grad=True)
     assert not _Normalized.apply(zero, slope)[0].any()  # 0 / tiny
+
+
+@st.composite
+def image_convolutions(draw: st.DrawFn) -> nn.Conv2d:
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    same = draw(st.booleans()) and stride == (1, 1)
+    padding = "same" if same else draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    torch.manual_seed(draw(st.integers(0, 2**16)))
+    return nn.Conv2d(draw(st.integers(1, 20)), draw(st.integers(1, 40)), kernel, stride, padding)
+
+
+@needs_loops
+@settings(deadline=None, max_examples=120)
+@given(image_convolutions(), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3))
+def test_compiled_power_iterations_equal_those_in_float64(
+    module: nn.Conv2d, height: int, width: int, iterations: int
+) -> None:
+    pads = (0, 0) if module.padding == "same" else module.padding
+    reach = [n + 2 * int(p) for n, p in zip((height, width), pads, strict=True)]
+    assume(module.padding == "same" or all(n >= k for n, k in zip(reach, module.kernel_size, strict=True)))
+    own = LinearMap.of(module, (height, width))
+    weight = module.weight.detach()
+    left, right = torch.randn(1, *own.output_shape), torch.randn(1, *own.input_shape)
+    exact_left, exact_right = left.double(), right.double()
+    (slope,) = _loops.power_iterations([own], [weight], [left], [right], iterations)
+    (exact,) = _power_iterations([own], [weight.double()], [exact_left], [exact_right], iterations)
+    assert slope.shape == weight.shape
+    for found, truth in ((left, exact_left), (right, exact_right), (slope, exact)):
+        assert torch.allclose(found.double(), truth, atol=2e-5)
+
+
+@needs_loops
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_layers_iterate_alike_in_loops_and_in_pytorch(memory_format: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 20, 3, padding=1),
+        nn.Conv2d(20, 40, 3, 2, 1),
+        nn.Conv2d(40, 40, 1, groups=2),
+        nn.Linear(5, 4),
+    ]
+    sizes = [(17, 33), (17, 33), (9, 17), None]
+    net = nn.ModuleList(spectral_norm(m, s) for m, s in zip(layers, sizes, strict=True)).to(memory_format=memory_format)
+    exact = copy.deepcopy(net).double()
+    for _ in range(3):
+        advance(normalized_layers(net.train()))
+        advance(normalized_layers(exact.train()))
+    for (_, _, ours), (_, _, truth) in zip(normalized_layers(net), normalized_layers(exact), strict=True):
+        for name in ("left", "right", "slope"):
+            assert torch.allclose(getattr(ours, name).double(), getattr(truth, name), atol=2e-5)
+
+
+@needs_loops
+def test_power_iterations_of_nothing_and_by_any_number_of_threads() -> None:
+    own = LinearMap.of(nn.Conv2d(3, 5, 3, padding=1), (6, 6))
+    left, right = torch.ones(1, 5, 6, 6), torch.ones(1, 3, 6, 6)
+    (slope,) = _loops.power_iterations([own], [torch.zeros(5, 3, 3, 3)], [left], [right], 2)
+    assert not slope.any() and not left.any() and not right.any()
+
+    def bits(threads: int) -> list[torch.Tensor]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        generator = torch.Generator().manual_seed(0)
+        u = [torch.randn(1, 5, 6, 6, generator=generator) for _ in range(4)]
+        v = [torch.randn(1, 3, 6, 6, generator=generator) for _ in range(4)]
+        weights = [torch.randn(5, 3, 3, 3, generator=generator) for _ in range(4)]
+        try:
+            return [*_loops.power_iterations([own] * 4, weights, u, v, 2), *u, *v]
+        finally:
+            torch.set_num_threads(before)
+
+    assert all(torch.equal(a, b) for a, b in zip(bits(1), bits(2), strict=True))

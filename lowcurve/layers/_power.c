@@ -1,0 +1,168 @@
+/* Power iterations for many convolutions at once, float32: one thread per layer, which stays in that core's cache.
+ *
+ * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
+ * Columns are made for a few output rows at a time. Optional like _softplus.c.
+ */
+#include "_loops.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
+#define ROWS 8        /* of a product that are computed at a time, in registers, */
+#define WIDTH 16      /* and columns of it */
+
+typedef struct {
+    const float *weight;         /* out x in x kernel_h x kernel_w */
+    float *left, *right, *slope; /* u: out x out_h x out_w; v: in x height x width; S: like weight */
+    float *scratch;              /* see lowcurve_power_room */
+    long in, out, height, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, above, before;
+} Layer;
+
+static inline long lesser(long a, long b) { return a < b ? a : b; }
+
+typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+/* c += a b, ROWS x WIDTH; a[i, k] is at i a_row + k a_step, rows of b and c are b_row and c_row apart. */
+INLINE void add_tile(long inner, const float *a, long a_row, long a_step, const float *b, long b_row, float *c, long c_row) {
+    Wide sum[ROWS];
+    for (long i = 0; i < ROWS; i++) sum[i] = *(Wide *)(c + i * c_row);
+    for (long k = 0; k < inner; k++) {
+        Wide row = *(const Wide *)(b + k * b_row);
+        for (long i = 0; i < ROWS; i++) sum[i] += a[i * a_row + k * a_step] * row;
+    }
+    for (long i = 0; i < ROWS; i++) *(Wide *)(c + i * c_row) = sum[i];
+}
+
+/* The same for what is left over at the edges. */
+INLINE void add_rest(long rows, long width, long inner, const float *a, long a_row, long a_step, const float *b, long b_row,
+                     float *c, long c_row) {
+    for (long i = 0; i < rows; i++)
+        for (long k = 0; k < inner; k++)
+            for (long j = 0; j < width; j++) c[i * c_row + j] += a[i * a_row + k * a_step] * b[k * b_row + j];
+}
+
+VECTORIZED static void add_product(long rows, long inner, long columns, const float *a, long a_row, long a_step, const float *b,
+                                   long b_row, float *c, long c_row) {
+    for (long j = 0; j < columns; j += WIDTH)
+        for (long i = 0; i < rows; i += ROWS) {
+            long high = lesser(ROWS, rows - i), wide = lesser(WIDTH, columns - j);
+            const float *own_a = a + i * a_row, *own_b = b + j;
+            float *own_c = c + i * c_row + j;
+            if (high == ROWS && wide == WIDTH) add_tile(inner, own_a, a_row, a_step, own_b, b_row, own_c, c_row);
+            else add_rest(high, wide, inner, own_a, a_row, a_step, own_b, b_row, own_c, c_row);
+        }
+}
+
+/* The first output position in a row, and the one after the last, at which kernel column j sees a pixel of the image. */
+static inline long first_inside(const Layer *l, long j) { return j < l->before ? (l->before - j + l->stride_w - 1) / l->stride_w : 0; }
+static inline long after_inside(const Layer *l, long j) {
+    long reach = l->width + l->before - j;
+    return reach <= 0 ? 0 : lesser(l->out_w, (reach + l->stride_w - 1) / l->stride_w);
+}
+
+/* Columns of output rows from `first` on, as many as fit: entry (c, i, j) of each, one after the other. */
+VECTORIZED static void gather(const Layer *l, const float *x, long first, long rows, float *columns) {
+    for (long c = 0; c < l->in; c++)
+        for (long i = 0; i < l->kernel_h; i++)
+            for (long j = 0; j < l->kernel_w; j++) {
+                long from = first_inside(l, j), to = after_inside(l, j);
+                for (long r = first; r < first + rows; r++, columns += l->out_w) {
+                    long h = r * l->stride_h + i - l->above;
+                    memset(columns, 0, l->out_w * sizeof(float));
+                    if (h < 0 || h >= l->height) continue;
+                    const float *row = x + (c * l->height + h) * l->width + j - l->before;
+                    for (long p = from; p < to; p++) columns[p] = row[p * l->stride_w];
+                }
+            }
+}
+
+/* The transpose of `gather`: add columns to the image. */
+VECTORIZED static void scatter(const Layer *l, const float *columns, long first, long rows, float *x) {
+    for (long c = 0; c < l->in; c++)
+        for (long i = 0; i < l->kernel_h; i++)
+            for (long j = 0; j < l->kernel_w; j++) {
+                long from = first_inside(l, j), to = after_inside(l, j);
+                for (long r = first; r < first + rows; r++, columns += l->out_w) {
+                    long h = r * l->stride_h + i - l->above;
+                    if (h < 0 || h >= l->height) continue;
+                    float *row = x + (c * l->height + h) * l->width + j - l->before;
+                    for (long p = from; p < to; p++) row[p * l->stride_w] += columns[p];
+                }
+            }
+}
+
+VECTORIZED static void make_unit(long n, float *x) {
+    double squares = 0.0;
+#pragma omp simd reduction(+ : squares)
+    for (long i = 0; i < n; i++) squares += (double)x[i] * x[i];
+    float norm = (float)sqrt(squares), scale = 1.0f / (norm < FLT_MIN ? FLT_MIN : norm);
+    for (long i = 0; i < n; i++) x[i] *= scale;
+}
+
+/* to = the transpose of from, rows x columns, in blocks that fit in the cache */
+static void turn(long rows, long columns, const float *from, float *to) {
+    for (long block = 0; block < columns; block += WIDTH)
+        for (long i = 0; i < rows; i++)
+            for (long j = block; j < lesser(block + WIDTH, columns); j++) to[j * rows + i] = from[i * columns + j];
+}
+
+/* Output rows whose columns are made at a time. */
+static inline long rows_together(const Layer *l) { return lesser(l->out_h, l->out_w < POSITIONS ? POSITIONS / l->out_w : 1); }
+
+/* v = W^T u and u = W v, of unit length, `iterations` times; then S = the gradient of <u, W v> in W. */
+static void iterate(const Layer *l, long iterations) {
+    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w;
+    long together = rows_together(l);
+    float *columns = l->scratch, *turned = columns + depth * together * l->out_w;
+    for (long t = 0; t < iterations; t++) {
+        memset(l->right, 0, l->in * l->height * l->width * sizeof(float));
+        for (long first = 0; first < l->out_h; first += together) {
+            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+            memset(columns, 0, depth * size * sizeof(float));
+            add_product(depth, l->out, size, l->weight, 1, depth, l->left + first * l->out_w, positions, columns, size);
+            scatter(l, columns, first, rows, l->right);
+        }
+        make_unit(l->in * l->height * l->width, l->right);
+        memset(l->left, 0, l->out * positions * sizeof(float));
+        for (long first = 0; first < l->out_h; first += together) {
+            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+            gather(l, l->right, first, rows, columns);
+            add_product(l->out, depth, size, l->weight, depth, 1, columns, size, l->left + first * l->out_w, positions);
+        }
+        make_unit(l->out * positions, l->left);
+    }
+    /* S = u columns^T: one of the two sides is turned, so that the rows of the second factor are contiguous */
+    memset(l->slope, 0, l->out * depth * sizeof(float));
+    if (positions < l->out) {
+        for (long first = 0; first < l->out_h; first += together) {
+            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+            gather(l, l->right, first, rows, columns);
+            turn(depth, size, columns, turned);
+            add_product(l->out, size, depth, l->left + first * l->out_w, positions, 1, turned, depth, l->slope, depth);
+        }
+    } else {
+        float *left = turned, *slope = turned + l->out * positions;
+        turn(l->out, positions, l->left, left);
+        memset(slope, 0, l->out * depth * sizeof(float));
+        for (long first = 0; first < l->out_h; first += together) {
+            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+            gather(l, l->right, first, rows, columns);
+            add_product(depth, size, l->out, columns, size, 1, left + first * l->out_w * l->out, l->out, slope, l->out);
+        }
+        turn(depth, l->out, slope, l->slope);
+    }
+}
+
+/* How many floats of scratch a layer needs. */
+long lowcurve_power_room(const Layer *l) {
+    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, made = depth * rows_together(l) * l->out_w;
+    return made + (positions < l->out ? made : l->out * (positions + depth));
+}
+
+void lowcurve_power(long count, int threads, long iterations, const Layer *layers) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (long i = 0; i < count; i++) iterate(layers + i, iterations);
+}
