@@ -3,14 +3,31 @@
  */
 #include "_channels.h"
 
-VECTORIZED static void normalize(Group group, const float *x, const Affine *by, float *y) {
+typedef struct {
+    Statistics of;
+    float *y;
+} Forward;
+
+typedef struct {
+    Gradient of;
+    const float *g;
+} Backward;
+
+VECTORIZED static void normalize(Part part, const float *x, const Affine *by, float *y) {
     FOR_ROWS_BACKWARDS(at, size)
 #pragma omp simd
         for (long i = 0; i < size; i++) y[at + i] = (x[at + i] - by->mean[i]) * by->scale[i] + by->bias[i];
 }
 
+static void value_phase(const void *job, Part part) {
+    const Forward *of = job;
+    Affine by;
+    find_affine(part, &of->of, &by);
+    normalize(part, of->of.x, &by, of->y);
+}
+
 /* Add sum g and sum g (x - mean); mean is spread. */
-VECTORIZED static void sums_of(Group group, const float *g, const float *x, const float *mean, double *sum, double *product) {
+VECTORIZED static void sums_of(Part part, const float *g, const float *x, const float *mean, double *sum, double *product) {
     FOR_PIECES(first, from, size) {
         float sums[COLUMNS] = {0}, products[COLUMNS] = {0};
         FOR_SAMPLES(first, from, at)
@@ -19,82 +36,93 @@ VECTORIZED static void sums_of(Group group, const float *g, const float *x, cons
                 sums[i] += g[at + i];
                 products[i] += g[at + i] * (x[at + i] - mean[i]);
             }
-        add_columns(group, size, sums, sum);
-        add_columns(group, size, products, product);
+        add_columns(part, size, sums, sum);
+        add_columns(part, size, products, product);
     }
 }
 
-/* Add sum v, sum v (x - mean) and sum v (g - g_mean); the means are spread. */
-VECTORIZED static void outer_sums_of(Group group, const float *v, const float *g, const float *x, const float *mean,
-                                     const float *g_mean, double *sum, double *with_x, double *with_g) {
+static void gradient_sums_phase(const void *job, Part part) {
+    const Backward *of = job;
+    float mean[COLUMNS];
+    spread(part, of->of.mean + part.c, mean);
+    sums_of(part, of->g, of->of.x, mean, new_sums(part, of->of.sums, 0), new_sums(part, of->of.sums, 1));
+}
+
+static void gradient_phase(const void *job, Part part) {
+    const Backward *of = job;
+    Projection by;
+    find_projection(part, &of->of, &by);
+    project(part, of->g, of->of.x, &by, of->of.in_x);
+}
+
+/* Add sum v, sum v (x - mean) and sum v (g - g_mean). */
+VECTORIZED static void outer_sums_of(Part part, const Outer *of, const Means *means, double *sum, double *with_x, double *with_g) {
+    const float *v = of->v, *g = of->g, *x = of->x;
     FOR_PIECES(first, from, size) {
         float sums[COLUMNS] = {0}, in_x[COLUMNS] = {0}, in_g[COLUMNS] = {0};
         FOR_SAMPLES(first, from, at)
 #pragma omp simd
             for (long i = 0; i < size; i++) {
                 sums[i] += v[at + i];
-                in_x[i] += v[at + i] * (x[at + i] - mean[i]);
-                in_g[i] += v[at + i] * (g[at + i] - g_mean[i]);
+                in_x[i] += v[at + i] * (x[at + i] - means->mean[i]);
+                in_g[i] += v[at + i] * (g[at + i] - means->g_mean[i]);
             }
-        add_columns(group, size, sums, sum);
-        add_columns(group, size, in_x, with_x);
-        add_columns(group, size, in_g, with_g);
+        add_columns(part, size, sums, sum);
+        add_columns(part, size, in_x, with_x);
+        add_columns(part, size, in_g, with_g);
     }
 }
 
-VECTORIZED static void project_twice(Group group, const float *v, const float *g, const float *x, const SecondOrder *by,
-                                     float *in_g, float *in_x) {
+VECTORIZED static void project_twice(Part part, const Outer *of, const SecondOrder *by) {
+    const float *v = of->v, *g = of->g, *x = of->x;
+    float *in_g = of->in_g, *in_x = of->in_x;
     FOR_ROWS_BACKWARDS(at, size)
 #pragma omp simd
         for (long i = 0; i < size; i++) {
-            float centered = x[at + i] - by->mean[i], outer = v[at + i];
+            float centered = x[at + i] - by->means.mean[i], outer = v[at + i];
             in_g[at + i] = by->scale[i] * outer - by->slope[i] * centered - by->center[i];
-            in_x[at + i] = by->in_v[i] * outer + by->in_g[i] * (g[at + i] - by->g_mean[i]) + by->in_x[i] * centered - by->constant[i];
+            in_x[at + i] = by->in_v[i] * outer + by->in_g[i] * (g[at + i] - by->means.g_mean[i]) + by->in_x[i] * centered
+                           - by->constant[i];
         }
 }
 
+static void second_sums_phase(const void *job, Part part) {
+    const Outer *of = job;
+    Means means;
+    find_means(part, of, &means);
+    outer_sums_of(part, of, &means, new_sums(part, of->sums, 0), new_sums(part, of->sums, 1), new_sums(part, of->sums, 2));
+}
+
+static void second_phase(const void *job, Part part) {
+    SecondOrder by;
+    find_second_order(part, job, &by);
+    project_twice(part, job, &by);
+}
+
 /* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
- * statistics may be null. */
+ * statistics may be null. Here and below `sums` is room for 3 PARTS channels numbers. */
 void lowcurve_norm(long samples, int threads, long channels, long length, const float *x, const float *weight,
                    const float *bias, float *running_mean, float *running_var, float momentum, float eps, float *y, float *mean,
-                   float *invstd) {
-    FOR_GROUPS(c) {
-        Group group = GROUP_AT(c);
-        Affine by;
-        find_affine(group, x + c * length, after(weight, c), after(bias, c), running_mean ? running_mean + c : 0,
-                    running_var ? running_var + c : 0, momentum, eps, mean + c, invstd + c, &by);
-        normalize(group, x + c * length, &by, y + c * length);
-    }
+                   float *invstd, double *sums) {
+    Forward job = {{x, weight, bias, running_mean, running_var, momentum, eps, mean, invstd, sums}, y};
+    Phase *const phases[] = {sum_phase, squares_phase, value_phase};
+    in_phases(3, phases, &job, samples, threads, channels, length);
 }
 
 /* For g the gradient of y: in_x, in_weight = sum g x^ with x^ = (x - mean) invstd, and in_bias = sum g. */
 void lowcurve_norm_gradient(long samples, int threads, long channels, long length, const float *g, const float *x,
                             const float *weight, const float *mean, const float *invstd, float *in_x, float *in_weight,
-                            float *in_bias) {
-    FOR_GROUPS(c) {
-        Group group = GROUP_AT(c);
-        long at = c * length;
-        Projection by;
-        double sum[COLUMNS] = {0}, product[COLUMNS] = {0};
-        spread(group, mean + c, by.mean);
-        sums_of(group, g + at, x + at, by.mean, sum, product);
-        find_projection(group, sum, product, after(weight, c), invstd + c, &by, in_weight + c, in_bias + c);
-        project(group, g + at, x + at, &by, in_x + at);
-    }
+                            float *in_bias, double *sums) {
+    Backward job = {{x, weight, mean, invstd, in_x, in_weight, in_bias, sums}, g};
+    Phase *const phases[] = {gradient_sums_phase, gradient_phase};
+    in_phases(2, phases, &job, samples, threads, channels, length);
 }
 
 /* For v the gradient of the in_x above: the gradients in g, x and weight. g_hat and g_sum are the in_weight and in_bias above. */
 void lowcurve_norm_second(long samples, int threads, long channels, long length, const float *v, const float *g, const float *x,
                           const float *weight, const float *mean, const float *invstd, const float *g_hat, const float *g_sum,
-                          float *in_g, float *in_x, float *in_weight) {
-    FOR_GROUPS(c) {
-        Group group = GROUP_AT(c);
-        long at = c * length;
-        SecondOrder by;
-        double sum[COLUMNS] = {0}, with_x[COLUMNS] = {0}, with_g[COLUMNS] = {0};
-        find_means(group, mean + c, g_sum + c, &by);
-        outer_sums_of(group, v + at, g + at, x + at, by.mean, by.g_mean, sum, with_x, with_g);
-        find_second_order(group, sum, with_x, with_g, after(weight, c), invstd + c, g_hat + c, &by, in_weight + c);
-        project_twice(group, v + at, g + at, x + at, &by, in_g + at, in_x + at);
-    }
+                          float *in_g, float *in_x, float *in_weight, double *sums) {
+    Outer job = {v, g, x, weight, mean, invstd, g_hat, g_sum, in_g, in_x, in_weight, sums};
+    Phase *const phases[] = {second_sums_phase, second_phase};
+    in_phases(2, phases, &job, samples, threads, channels, length);
 }

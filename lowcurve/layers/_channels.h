@@ -1,67 +1,109 @@
 /* How the loops walk through the channels of a row-major (N, C, L), and what they compute of each in common.
  *
- * Adjacent channels make a group: as many as have COLUMNS values in a sample, which lie side by side in memory. A group is
- * still in the cache when the second walk (variance) and the third (result) come for it, where PyTorch walks through the whole
- * tensor for each. Numbers that belong to channels are spread over these columns, so that the innermost loops are long,
- * whatever L is. A sum has a float32 for every column, added up in float64 after at most BLOCK samples.
+ * Adjacent channels make a group: as many as have COLUMNS values in a sample, which lie side by side in memory. Its samples
+ * are split into PARTS, one for each of as many threads, small enough to be still in a core's own cache when the second walk
+ * (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each. Numbers that belong
+ * to channels are spread over the columns, so that the innermost loops are long, whatever L is. A sum has a float32 for every
+ * column, added up in float64 after at most BLOCK samples; no result depends on the number of threads.
  */
 #include "_loops.h"
 
 #include <math.h>
+#include <omp.h>
+#include <string.h>
 
 #define COLUMNS 1024
+#define PARTS 2
 
+/* A part of a group: `samples` rows of `row` = channels length values, which begin every all_channels length values, the first
+ * at `at`. `c` is the first channel, `index` says which part it is. A group has more values than COLUMNS only if it is one
+ * channel. */
 typedef struct {
-    long samples, step; /* a sample begins `step` values after the one before it */
-    long channels, length, row; /* row = channels length, the group's values of one sample; more than COLUMNS for one channel only */
-} Group;
+    long samples, all_samples, channels, all_channels, length, row, at, c, index;
+} Part;
+
+typedef void Phase(const void *job, Part part);
 
 static inline long lesser(long a, long b) { return a < b ? a : b; }
 
-static inline const float *after(const float *values, long offset) { return values ? values + offset : 0; }
-
-static inline Group group_at(long first, long together, long samples, long channels, long length) {
-    long own = lesser(together, channels - first);
-    return (Group){samples, channels * length, own, length, own * length};
+static Part part_at(long c, long together, long index, long samples, long channels, long length) {
+    long first = samples * index / PARTS, own = lesser(together, channels - c);
+    return (Part){.samples = samples * (index + 1) / PARTS - first,
+                  .all_samples = samples,
+                  .channels = own,
+                  .all_channels = channels,
+                  .length = length,
+                  .row = own * length,
+                  .at = (first * channels + c) * length,
+                  .c = c,
+                  .index = index};
 }
 
-/* For each group, in parallel: c is its first channel. */
-#define FOR_GROUPS(c)                                                                                                          \
-    long together = length < COLUMNS ? COLUMNS / length : 1;                                                                   \
-    _Pragma("omp parallel for num_threads(threads) schedule(static) if (samples * channels * length > BLOCK)")                 \
-    for (long c = 0; c < channels; c += together)
-#define GROUP_AT(c) group_at(c, together, samples, channels, length)
+static inline double count_of(Part part) { return (double)part.all_samples * (double)part.length; }
 
-/* Pieces of a group whose columns are summed in float32: samples from `first` on, `size` values of the row from `from` on. */
+/* Run the phases for each group in turn: no part of it enters one before all parts have left the one before. */
+static void in_phases(int count, Phase *const *phases, const void *job, long samples, int threads, long channels, long length) {
+    long together = length < COLUMNS ? COLUMNS / length : 1;
+#pragma omp parallel num_threads(samples * channels * length > BLOCK ? threads : 1)
+    {
+        long members = omp_get_num_threads() < PARTS ? 1 : PARTS, teams = omp_get_num_threads() / members;
+        long team = omp_get_thread_num() / members, member = omp_get_thread_num() % members;
+        for (long turn = 0; turn < channels; turn += teams * together) {
+            long c = turn + team * together;
+            for (int phase = 0; phase < count; phase++) {
+                if (team < teams && c < channels)
+                    for (long p = member; p < PARTS; p += members)
+                        phases[phase](job, part_at(c, together, p, samples, channels, length));
+#pragma omp barrier
+            }
+        }
+    }
+}
+
+/* Pieces of a part whose columns are summed in float32: samples from `first` on, `size` values of the row from `from` on. */
 #define FOR_PIECES(first, from, size)                                                                                          \
-    for (long first = 0; first < group.samples; first += BLOCK)                                                                \
-        for (long from = 0, size; from < group.row; from += size)                                                              \
-            if ((size = lesser(COLUMNS, group.row - from)))
+    for (long first = 0; first < part.samples; first += BLOCK)                                                                 \
+        for (long from = 0, size; from < part.row; from += size)                                                               \
+            if ((size = lesser(COLUMNS, part.row - from)))
 
 /* The samples of a piece, which begin at `at` in memory. */
 #define FOR_SAMPLES(first, from, at)                                                                                           \
-    for (long at = first * group.step + from; at < lesser(first + BLOCK, group.samples) * group.step; at += group.step)
+    for (long n = first, at = part.at + n * part.all_channels * part.length + from; n < lesser(first + BLOCK, part.samples); n++, at += part.all_channels * part.length)
 
 /* All rows in stretches of `size` values from `at` on, last sample first: a walk that follows sums over the same values finds
  * what was read last still in the cache. */
 #define FOR_ROWS_BACKWARDS(at, size)                                                                                           \
-    for (long n = group.samples - 1; n >= 0; n--)                                                                              \
-        for (long at = n * group.step, size; at < n * group.step + group.row; at += size)                                      \
-            if ((size = lesser(COLUMNS, n * group.step + group.row - at)))
+    for (long n = part.samples - 1; n >= 0; n--)                                                                               \
+        for (long from = 0, at, size; from < part.row; from += size)                                                           \
+            if (at = part.at + n * part.all_channels * part.length + from, (size = lesser(COLUMNS, part.row - from)))
 
 /* Write each channel's value to its columns; `columns` may be `values`, of which there are not more. */
-static void spread(Group group, const float *values, float *columns) {
-    long width = lesser(COLUMNS, group.length);
-    for (long k = group.channels - 1; k >= 0; k--) {
+static void spread(Part part, const float *values, float *columns) {
+    long width = lesser(COLUMNS, part.length);
+    for (long k = part.channels - 1; k >= 0; k--) {
         float value = values[k];
         for (long i = k * width; i < (k + 1) * width; i++) columns[i] = value;
     }
 }
 
+/* Sums have PARTS rows of all channels for each kind. Those of this part's channels, set to 0: */
+static double *new_sums(Part part, double *sums, long kind) {
+    double *own = sums + (kind * PARTS + part.index) * part.all_channels + part.c;
+    memset(own, 0, part.channels * sizeof(double));
+    return own;
+}
+
+/* The sum over all parts for the group's channel k. */
+static double whole_sum(Part part, const double *sums, long kind, long k) {
+    double sum = 0.0;
+    for (long p = 0; p < PARTS; p++) sum += sums[(kind * PARTS + p) * part.all_channels + part.c + k];
+    return sum;
+}
+
 /* totals[k] += the sum of channel k's columns */
-VECTORIZED static void add_columns(Group group, long size, const float *columns, double *totals) {
-    long width = lesser(size, group.length);
-    for (long k = 0; k < group.channels; k++) {
+VECTORIZED static void add_columns(Part part, long size, const float *columns, double *totals) {
+    long width = lesser(size, part.length);
+    for (long k = 0; k < part.channels; k++) {
         double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
         for (long i = k * width; i < (k + 1) * width; i++) sum += columns[i];
@@ -69,25 +111,48 @@ VECTORIZED static void add_columns(Group group, long size, const float *columns,
     }
 }
 
-VECTORIZED static void sum_of(Group group, const float *x, double *totals) {
+VECTORIZED static void sum_of(Part part, const float *x, double *totals) {
     FOR_PIECES(first, from, size) {
         float sums[COLUMNS] = {0};
         FOR_SAMPLES(first, from, at)
 #pragma omp simd
             for (long i = 0; i < size; i++) sums[i] += x[at + i];
-        add_columns(group, size, sums, totals);
+        add_columns(part, size, sums, totals);
     }
 }
 
 /* mean is spread */
-VECTORIZED static void squares_of(Group group, const float *x, const float *mean, double *totals) {
+VECTORIZED static void squares_of(Part part, const float *x, const float *mean, double *totals) {
     FOR_PIECES(first, from, size) {
         float sums[COLUMNS] = {0};
         FOR_SAMPLES(first, from, at)
 #pragma omp simd
             for (long i = 0; i < size; i++) sums[i] += (x[at + i] - mean[i]) * (x[at + i] - mean[i]);
-        add_columns(group, size, sums, totals);
+        add_columns(part, size, sums, totals);
     }
+}
+
+/* What a forward is given, to find and to move; weight, bias and the running statistics may be null. Kinds of sums: x, and
+ * (x - mean)^2. */
+typedef struct {
+    const float *x, *weight, *bias;
+    float *running_mean, *running_var, momentum, eps, *mean, *invstd;
+    double *sums;
+} Statistics;
+
+/* The first two phases of a forward, whose job begins with Statistics. */
+static void sum_phase(const void *job, Part part) {
+    const Statistics *of = job;
+    sum_of(part, of->x, new_sums(part, of->sums, 0));
+}
+
+static void squares_phase(const void *job, Part part) {
+    const Statistics *of = job;
+    float mean[COLUMNS];
+    for (long k = 0; k < part.channels; k++) mean[k] = (float)(whole_sum(part, of->sums, 0, k) / count_of(part));
+    if (part.index == 0) memcpy(of->mean + part.c, mean, part.channels * sizeof(float));
+    spread(part, mean, mean);
+    squares_of(part, of->x, mean, new_sums(part, of->sums, 1));
 }
 
 /* What normalizes: value = scale (x - mean) + bias, spread. */
@@ -95,81 +160,100 @@ typedef struct {
     float mean[COLUMNS], scale[COLUMNS], bias[COLUMNS];
 } Affine;
 
-/* Find the group's mean and 1/std, move the running statistics by momentum, and return what normalizes. Pointers are to the
- * group's first channel; weight, bias and the running statistics may be null. */
-static void find_affine(Group group, const float *x, const float *weight, const float *bias, float *running_mean,
-                        float *running_var, float momentum, float eps, float *mean, float *invstd, Affine *found) {
-    double count = (double)group.samples * (double)group.length, sums[COLUMNS] = {0}, squares[COLUMNS] = {0};
-    sum_of(group, x, sums);
-    for (long k = 0; k < group.channels; k++) mean[k] = (float)(sums[k] / count);
-    spread(group, mean, found->mean);
-    squares_of(group, x, found->mean, squares);
-    for (long k = 0; k < group.channels; k++) {
-        invstd[k] = (float)(1.0 / sqrt(squares[k] / count + eps));
-        found->scale[k] = weight ? weight[k] * invstd[k] : invstd[k];
-        found->bias[k] = bias ? bias[k] : 0.0f;
-        if (running_mean) running_mean[k] = (1 - momentum) * running_mean[k] + momentum * mean[k];
-        if (running_var) {
-            float variance = (float)(squares[k] / (count > 1 ? count - 1 : 1));
-            running_var[k] = (1 - momentum) * running_var[k] + momentum * variance;
+/* In the third phase find that, and, once for all parts, write 1/std and move the running statistics. */
+static void find_affine(Part part, const Statistics *of, Affine *found) {
+    double count = count_of(part);
+    for (long k = 0, c = part.c; k < part.channels; k++, c++) {
+        double squares = whole_sum(part, of->sums, 1, k);
+        float invstd = (float)(1.0 / sqrt(squares / count + of->eps));
+        found->scale[k] = of->weight ? of->weight[c] * invstd : invstd;
+        found->bias[k] = of->bias ? of->bias[c] : 0.0f;
+        if (part.index > 0) continue;
+        of->invstd[c] = invstd;
+        if (of->running_mean) of->running_mean[c] = (1 - of->momentum) * of->running_mean[c] + of->momentum * of->mean[c];
+        if (of->running_var) {
+            float variance = (float)(squares / (count > 1 ? count - 1 : 1));
+            of->running_var[c] = (1 - of->momentum) * of->running_var[c] + of->momentum * variance;
         }
     }
-    spread(group, found->scale, found->scale);
-    spread(group, found->bias, found->bias);
+    spread(part, of->mean + part.c, found->mean);
+    spread(part, found->scale, found->scale);
+    spread(part, found->bias, found->bias);
 }
+
+/* What a gradient g of the value is given and leads to; weight may be null. in_weight = sum g x^ with x^ = (x - mean) invstd,
+ * in_bias = sum g. Kinds of sums: g, and g (x - mean). */
+typedef struct {
+    const float *x, *weight, *mean, *invstd;
+    float *in_x, *in_weight, *in_bias;
+    double *sums;
+} Gradient;
 
 /* The gradient in x: scale (g - center - slope (x - mean)), spread. */
 typedef struct {
     float mean[COLUMNS], scale[COLUMNS], center[COLUMNS], slope[COLUMNS];
 } Projection;
 
-/* From sum g and sum g (x - mean) of each channel; also write the gradients in weight and bias. `found->mean` is there. */
-static void find_projection(Group group, const double *sum, const double *product, const float *weight, const float *invstd,
-                            Projection *found, float *in_weight, float *in_bias) {
-    double count = (double)group.samples * (double)group.length;
-    for (long k = 0; k < group.channels; k++) {
-        in_weight[k] = (float)(product[k] * invstd[k]);
-        in_bias[k] = (float)sum[k];
-        found->scale[k] = weight ? weight[k] * invstd[k] : invstd[k];
-        found->center[k] = (float)(sum[k] / count);
-        found->slope[k] = (float)(product[k] / count * invstd[k] * invstd[k]);
+/* In the second phase find that, and, once for all parts, write in_weight and in_bias. */
+static void find_projection(Part part, const Gradient *of, Projection *found) {
+    double count = count_of(part);
+    for (long k = 0, c = part.c; k < part.channels; k++, c++) {
+        double sum = whole_sum(part, of->sums, 0, k), product = whole_sum(part, of->sums, 1, k) * of->invstd[c];
+        found->scale[k] = of->weight ? of->weight[c] * of->invstd[c] : of->invstd[c];
+        found->center[k] = (float)(sum / count);
+        found->slope[k] = (float)(product / count * of->invstd[c]);
+        if (part.index > 0) continue;
+        of->in_weight[c] = (float)product;
+        of->in_bias[c] = (float)sum;
     }
-    spread(group, found->scale, found->scale);
-    spread(group, found->center, found->center);
-    spread(group, found->slope, found->slope);
+    spread(part, of->mean + part.c, found->mean);
+    spread(part, found->scale, found->scale);
+    spread(part, found->center, found->center);
+    spread(part, found->slope, found->slope);
 }
 
 /* in_x may be g */
-VECTORIZED static void project(Group group, const float *g, const float *x, const Projection *by, float *in_x) {
+VECTORIZED static void project(Part part, const float *g, const float *x, const Projection *by, float *in_x) {
     FOR_ROWS_BACKWARDS(at, size)
 #pragma omp simd
         for (long i = 0; i < size; i++)
             in_x[at + i] = (g[at + i] - by->center[i] - (x[at + i] - by->mean[i]) * by->slope[i]) * by->scale[i];
 }
 
-/* The gradients of <v, the gradient in x>: scale v - slope (x - mean) - center in g, and
- * in_v v + in_g (g - g_mean) + in_x (x - mean) - constant in x; spread. */
+/* What a gradient v of the in_x above is given and leads to; weight may be null. g_hat and g_sum are the in_weight and in_bias
+ * above. Kinds of sums: v, v (x - mean), v (g - g_mean). */
 typedef struct {
-    float mean[COLUMNS], g_mean[COLUMNS], scale[COLUMNS], slope[COLUMNS], center[COLUMNS];
-    float in_v[COLUMNS], in_g[COLUMNS], in_x[COLUMNS], constant[COLUMNS];
-} SecondOrder;
+    const float *v, *g, *x, *weight, *mean, *invstd, *g_hat, *g_sum;
+    float *in_g, *in_x, *in_weight;
+    double *sums;
+} Outer;
 
-static void find_means(Group group, const float *mean, const float *g_sum, SecondOrder *found) {
-    double count = (double)group.samples * (double)group.length;
-    for (long k = 0; k < group.channels; k++) found->g_mean[k] = (float)(g_sum[k] / count);
-    spread(group, found->g_mean, found->g_mean);
-    spread(group, mean, found->mean);
+/* The means of x and g, spread. */
+typedef struct {
+    float mean[COLUMNS], g_mean[COLUMNS];
+} Means;
+
+static void find_means(Part part, const Outer *of, Means *found) {
+    for (long k = 0; k < part.channels; k++) found->g_mean[k] = (float)(of->g_sum[part.c + k] / count_of(part));
+    spread(part, found->g_mean, found->g_mean);
+    spread(part, of->mean + part.c, found->mean);
 }
 
-/* From g_hat = sum g x^, and sum v, sum v (x - mean) and sum v (g - g_mean) of each channel, as derived in
- * batchnorm_gradient.py; also write the gradient in weight. The means are there. */
-static void find_second_order(Group group, const double *sum, const double *with_x, const double *with_g, const float *weight,
-                              const float *invstd, const float *g_hat, SecondOrder *found, float *in_weight) {
-    double count = (double)group.samples * (double)group.length;
-    for (long k = 0; k < group.channels; k++) {
-        double r = invstd[k], scale = weight ? weight[k] * r : r;
-        double a_g = g_hat[k] / count, a_v = with_x[k] * r / count, m_v = sum[k] / count, s = with_g[k] / count - a_v * a_g;
-        in_weight[k] = (float)(r * s * count);
+/* The gradients of <v, in_x>: scale v - slope (x - mean) - center in g, and
+ * in_v v + in_g (g - g_mean) + in_x (x - mean) - constant in x; spread. */
+typedef struct {
+    Means means;
+    float scale[COLUMNS], slope[COLUMNS], center[COLUMNS], in_v[COLUMNS], in_g[COLUMNS], in_x[COLUMNS], constant[COLUMNS];
+} SecondOrder;
+
+/* In the second phase find that, as derived in batchnorm_gradient.py, and, once for all parts, write in_weight. */
+static void find_second_order(Part part, const Outer *of, SecondOrder *found) {
+    double count = count_of(part);
+    find_means(part, of, &found->means);
+    for (long k = 0, c = part.c; k < part.channels; k++, c++) {
+        double r = of->invstd[c], scale = of->weight ? of->weight[c] * r : r, a_g = of->g_hat[c] / count;
+        double m_v = whole_sum(part, of->sums, 0, k) / count, a_v = whole_sum(part, of->sums, 1, k) * r / count;
+        double s = whole_sum(part, of->sums, 2, k) / count - a_v * a_g;
         found->scale[k] = (float)scale;
         found->slope[k] = (float)(scale * a_v * r);
         found->center[k] = (float)(scale * m_v);
@@ -177,7 +261,8 @@ static void find_second_order(Group group, const double *sum, const double *with
         found->in_g[k] = (float)(-scale * r * a_v);
         found->in_x[k] = (float)(-scale * r * (s - 2 * a_v * a_g) * r);
         found->constant[k] = (float)(-scale * r * a_g * m_v);
+        if (part.index == 0) of->in_weight[c] = (float)(r * s * count);
     }
     float *spreading[] = {found->scale, found->slope, found->center, found->in_v, found->in_g, found->in_x, found->constant};
-    for (int i = 0; i < 7; i++) spread(group, spreading[i], spreading[i]);
+    for (int i = 0; i < 7; i++) spread(part, spreading[i], spreading[i]);
 }

@@ -11,18 +11,19 @@ from torch.nn import Parameter
 from lowcurve.layers.linear_map import LinearMap
 
 _BLOCK = 4096
+_PARTS = 2
 # What each function takes after the number of values or samples and that of threads: (n)umbers, (p)ointers, (f)loats.
 _SIGNATURES = {
     "lowcurve_value": "pffp",
     "lowcurve_gradient": "ppffp",
     "lowcurve_gradients": "ppffpp",
     "lowcurve_second": "pppffppp",
-    "lowcurve_norm": "nnpppppffppp",
-    "lowcurve_norm_gradient": "nnpppppppp",
-    "lowcurve_norm_second": "nnppppppppppp",
-    "lowcurve_norm_softplus": "nnpppppffpfffppp",
-    "lowcurve_norm_softplus_gradient": "nnppppppfffppppp",
-    "lowcurve_norm_softplus_second": "nnppppppppppfffppppp",
+    "lowcurve_norm": "nnpppppffpppp",
+    "lowcurve_norm_gradient": "nnppppppppp",
+    "lowcurve_norm_second": "nnpppppppppppp",
+    "lowcurve_norm_softplus": "nnpppppffpfffpppp",
+    "lowcurve_norm_softplus_gradient": "nnppppppfffpppppp",
+    "lowcurve_norm_softplus_second": "nnppppppppppfffpppppp",
     "lowcurve_power": "np",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
@@ -137,7 +138,7 @@ def batch_norm(
     y, mean = torch.empty_like(x), x.new_empty(x.shape[1])
     invstd = torch.empty_like(mean)
     given = (x, _packed(weight), _packed(bias), running_mean, running_var, momentum, eps)
-    _call("lowcurve_norm", len(x), *_channels(x), *given, y, mean, invstd)
+    _call("lowcurve_norm", len(x), *_channels(x), *given, y, mean, invstd, _sums(x))
     return y, mean, invstd
 
 
@@ -150,7 +151,7 @@ def batch_norm_gradient(
     """
     in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
     given = (_packed(grad), x, _packed(weight), mean, invstd)
-    _call("lowcurve_norm_gradient", len(x), *_channels(x), *given, in_x, in_weight, in_bias)
+    _call("lowcurve_norm_gradient", len(x), *_channels(x), *given, in_x, in_weight, in_bias, _sums(x))
     return in_x, in_weight, in_bias
 
 
@@ -167,7 +168,7 @@ def batch_norm_second(
     """Return the gradients of ⟨outer, w r P(g)⟩ in g, x and w; `grad_hat` = Σ g x̂ and `grad_sum` = Σ g."""
     in_grad, in_x, in_weight = torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
     given = (_packed(outer), _packed(grad), x, _packed(weight), mean, invstd, grad_hat, grad_sum)
-    _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight)
+    _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight, _sums(x))
     return in_grad, in_x, in_weight
 
 
@@ -188,7 +189,8 @@ def norm_softplus(
     y, mean = torch.empty_like(x), x.new_empty(x.shape[1])
     invstd = torch.empty_like(mean)
     given = (x, _packed(weight), _packed(bias), running_mean, running_var, momentum, eps)
-    _call("lowcurve_norm_softplus", len(x), *_channels(x), *given, _packed(other), factor, beta, shift, y, mean, invstd)
+    found = (y, mean, invstd, _sums(x))
+    _call("lowcurve_norm_softplus", len(x), *_channels(x), *given, _packed(other), factor, beta, shift, *found)
     return y, mean, invstd
 
 
@@ -210,7 +212,7 @@ def norm_softplus_gradient(
     in_other = torch.empty_like(x) if with_other else None
     deficits = torch.empty_like(mean) if with_beta else None
     given = (_packed(grad), y, x, _packed(weight), mean, invstd, factor, beta, shift)
-    found = (in_x, in_other, in_weight, in_bias, deficits)
+    found = (in_x, in_other, in_weight, in_bias, deficits, _sums(x))
     _call("lowcurve_norm_softplus_gradient", len(x), *_channels(x), *given, *found)
     return in_x, in_other, in_weight, in_bias, None if deficits is None else deficits.sum() / beta
 
@@ -232,7 +234,7 @@ def norm_softplus_second(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients in g, y, x, weight and log β of ⟨outer, in_x⟩ + ⟨outer_other, in_other⟩."""
     found = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
-    in_beta = torch.zeros_like(mean)
+    in_beta = x.new_zeros(_PARTS * x.shape[1])
     given = (
         _packed(outer),
         _packed(outer_other),
@@ -245,7 +247,9 @@ def norm_softplus_second(
         in_weight,
         in_bias,
     )
-    _call("lowcurve_norm_softplus_second", len(x), *_channels(x), *given, factor, beta, shift, *found, in_beta)
+    _call(
+        "lowcurve_norm_softplus_second", len(x), *_channels(x), *given, factor, beta, shift, *found, in_beta, _sums(x)
+    )
     return *found, in_beta.sum()
 
 
@@ -289,6 +293,11 @@ def _layer(m: LinearMap, *tensors: Tensor) -> _Layer:
 def _channels(x: Tensor) -> tuple[int, int]:
     """Return the number of channels, and of values per sample and channel."""
     return x.shape[1], math.prod(x.shape[2:])
+
+
+def _sums(x: Tensor) -> Tensor:
+    """Room for three kinds of sums over each part of each channel."""
+    return torch.empty(3 * _PARTS * x.shape[1], dtype=torch.float64)
 
 
 def _packed(tensor: Tensor | None) -> Tensor | None:
