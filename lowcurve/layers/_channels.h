@@ -15,11 +15,10 @@
 #define COLUMNS 1024
 #define PARTS 2
 
-/* A part of a group: `samples` rows of `row` = channels length values, which begin every all_channels length values, the first
- * at `at`. `c` is the first channel, `index` says which part it is. A group has more values than COLUMNS only if it is one
- * channel. */
+/* A part of a group: `samples` rows of `row` = channels length values, which begin every `step` values, the first at `at`. `c` is
+ * the first channel, `index` says which part it is. Only a group of one channel may have more values than COLUMNS. */
 typedef struct {
-    long samples, all_samples, channels, all_channels, length, row, at, c, index;
+    long samples, all_samples, channels, all_channels, length, row, step, at, c, index;
 } Part;
 
 typedef void Phase(const void *job, Part part);
@@ -34,6 +33,7 @@ static Part part_at(long c, long together, long index, long samples, long channe
                   .all_channels = channels,
                   .length = length,
                   .row = own * length,
+                  .step = channels * length,
                   .at = (first * channels + c) * length,
                   .c = c,
                   .index = index};
@@ -68,14 +68,14 @@ static void in_phases(int count, Phase *const *phases, const void *job, long sam
 
 /* The samples of a piece, which begin at `at` in memory. */
 #define FOR_SAMPLES(first, from, at)                                                                                           \
-    for (long n = first, at = part.at + n * part.all_channels * part.length + from; n < lesser(first + BLOCK, part.samples); n++, at += part.all_channels * part.length)
+    for (long n = first, at = part.at + n * part.step + from; n < lesser(first + BLOCK, part.samples); n++, at += part.step)
 
 /* All rows in stretches of `size` values from `at` on, last sample first: a walk that follows sums over the same values finds
  * what was read last still in the cache. */
 #define FOR_ROWS_BACKWARDS(at, size)                                                                                           \
     for (long n = part.samples - 1; n >= 0; n--)                                                                               \
         for (long from = 0, at, size; from < part.row; from += size)                                                           \
-            if (at = part.at + n * part.all_channels * part.length + from, (size = lesser(COLUMNS, part.row - from)))
+            if (at = part.at + n * part.step + from, (size = lesser(COLUMNS, part.row - from)))
 
 /* Write each channel's value to its columns; `columns` may be `values`, of which there are not more. */
 static void spread(Part part, const float *values, float *columns) {
