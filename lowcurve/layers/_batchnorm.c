@@ -3,6 +3,8 @@
  */
 #include "_channels.h"
 
+const long lowcurve_parts = PARTS;
+
 typedef struct {
     Statistics of;
     float *y;

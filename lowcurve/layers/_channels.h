@@ -1,10 +1,10 @@
 /* How the loops walk through the channels of a row-major (N, C, L), and what they compute of each in common.
  *
  * Adjacent channels make a group: as many as have COLUMNS values in a sample, which lie side by side in memory. Its samples
- * are split into PARTS, one for each of as many threads, small enough to be still in a core's own cache when the second walk
- * (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each. Numbers that belong
+ * are split into PARTS, one for each of as many threads, usually small enough to be still in a core's own cache when the second
+ * walk (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each. Numbers that belong
  * to channels are spread over the columns, so that the innermost loops are long, whatever L is. A sum has a float32 for every
- * column, added up in float64 after at most BLOCK samples; no result depends on the number of threads.
+ * column, added up in float64 after at most RUN samples; no result depends on the number of threads.
  */
 #include "_loops.h"
 
@@ -14,6 +14,7 @@
 
 #define COLUMNS 1024
 #define PARTS 2
+#define RUN 64
 
 /* A part of a group: `samples` rows of `row` = channels length values, which begin every `step` values, the first at `at`. `c` is
  * the first channel, `index` says which part it is. Only a group of one channel may have more values than COLUMNS. */
@@ -22,8 +23,6 @@ typedef struct {
 } Part;
 
 typedef void Phase(const void *job, Part part);
-
-static inline long lesser(long a, long b) { return a < b ? a : b; }
 
 static Part part_at(long c, long together, long index, long samples, long channels, long length) {
     long first = samples * index / PARTS, own = lesser(together, channels - c);
@@ -62,13 +61,13 @@ static void in_phases(int count, Phase *const *phases, const void *job, long sam
 
 /* Pieces of a part whose columns are summed in float32: samples from `first` on, `size` values of the row from `from` on. */
 #define FOR_PIECES(first, from, size)                                                                                          \
-    for (long first = 0; first < part.samples; first += BLOCK)                                                                 \
+    for (long first = 0; first < part.samples; first += RUN)                                                                   \
         for (long from = 0, size; from < part.row; from += size)                                                               \
             if ((size = lesser(COLUMNS, part.row - from)))
 
 /* The samples of a piece, which begin at `at` in memory. */
 #define FOR_SAMPLES(first, from, at)                                                                                           \
-    for (long n = first, at = part.at + n * part.step + from; n < lesser(first + BLOCK, part.samples); n++, at += part.step)
+    for (long n = first, at = part.at + n * part.step + from; n < lesser(first + RUN, part.samples); n++, at += part.step)
 
 /* All rows in stretches of `size` values from `at` on, last sample first: a walk that follows sums over the same values finds
  * what was read last still in the cache. */

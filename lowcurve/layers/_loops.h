@@ -5,5 +5,9 @@
 #define VECTORIZED
 #endif
 
+#define INLINE static inline __attribute__((always_inline))
+
 #define BLOCK 4096 /* elements that a thread works on at a time; also how far a float32 sum may run */
 #define SIZE(start) ((n) - (start) < BLOCK ? (n) - (start) : BLOCK) /* of the block of n values that begins at start */
+
+static inline long lesser(long a, long b) { return a < b ? a : b; }

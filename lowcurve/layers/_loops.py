@@ -10,8 +10,6 @@ from torch.nn import Parameter
 
 from lowcurve.layers.linear_map import LinearMap
 
-_BLOCK = 4096
-_PARTS = 2
 # What each function takes after the number of values or samples and that of threads: (n)umbers, (p)ointers, (f)loats.
 _SIGNATURES = {
     "lowcurve_value": "pffp",
@@ -28,9 +26,10 @@ _SIGNATURES = {
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
+_CONSTANTS = ("lowcurve_block", "lowcurve_parts")
 _RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched`: it has no memory of its own
-_NUMBERS = (int, float, type(None))
+_GIVEN_AS_THEY_ARE = (int, float, type(None))
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
@@ -68,23 +67,28 @@ def _library() -> ctypes.CDLL | None:
             getattr(library, name).restype = ctypes.c_double if name in _RETURN_DOUBLE else None
         library.lowcurve_power_room.argtypes = [ctypes.c_void_p]
         library.lowcurve_power_room.restype = ctypes.c_long
-    except (OSError, AttributeError):  # built for another machine, or from older sources
+        for name in _CONSTANTS:
+            ctypes.c_long.in_dll(library, name)
+    except (OSError, AttributeError, ValueError):  # built for another machine, or from older sources
         return None
     return library
 
 
 _LIBRARY = _library()
+_BLOCK, _PARTS = (0 if _LIBRARY is None else ctypes.c_long.in_dll(_LIBRARY, name).value for name in _CONSTANTS)
 
 
 def applies(*tensors: Tensor) -> bool:
     """Whether the loops were compiled, at installation, and all tensors are plain float32 ones on the CPU."""
     if _LIBRARY is None or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
+    if torch._C._len_torch_dispatch_stack() > 0:  # a mode that wants to see operations, or to replace them
+        return False
     return all(map(_plain, tensors))
 
 
 def _plain(t: Tensor) -> bool:
-    memory = type(t) in (Tensor, Parameter) and not _is_batched(t)
+    memory = type(t) in (Tensor, Parameter) and not _is_batched(t) and t.layout is torch.strided and not t.is_neg()
     return memory and t.dtype == torch.float32 and t.device.type == "cpu"
 
 
@@ -281,6 +285,7 @@ def power_iterations(
     for layer, own in zip(layers, scratch, strict=True):
         layer.scratch = own.data_ptr()
     _LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), iterations, ctypes.addressof(layers))
+    torch.autograd.graph.increment_version([*left, *right])
     return slopes
 
 
@@ -305,7 +310,7 @@ def _packed(tensor: Tensor | None) -> Tensor | None:
 
 
 def _call(name: str, size: int, *arguments: Tensor | float | None) -> float:
-    addressed = [a if type(a) in _NUMBERS else a.data_ptr() for a in arguments]  # type: ignore[union-attr]
+    addressed = [a if type(a) in _GIVEN_AS_THEY_ARE else a.data_ptr() for a in arguments]  # type: ignore[union-attr]
     total: float = getattr(_LIBRARY, name)(size, torch.get_num_threads(), *addressed)
     return total
 

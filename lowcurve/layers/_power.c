@@ -1,4 +1,5 @@
-/* Power iterations for many convolutions at once, float32: one thread per layer, which stays in that core's cache.
+/* Power iterations for many convolutions at once, float32: one thread per layer, which usually stays in that core's
+ * cache. A single layer is iterated by a single thread.
  *
  * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
  * Columns are made for a few output rows at a time. Optional like _softplus.c.
@@ -9,7 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
 #define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
 #define ROWS 8        /* of a product that are computed at a time, in registers, */
 #define WIDTH 16      /* and columns of it */
@@ -20,8 +20,6 @@ typedef struct {
     float *scratch;              /* see lowcurve_power_room */
     long in, out, height, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, above, before;
 } Layer;
-
-static inline long lesser(long a, long b) { return a < b ? a : b; }
 
 typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
 

@@ -8,6 +8,8 @@
 #include "_loops.h"
 #include "_softplus.h"
 
+const long lowcurve_block = BLOCK;
+
 /* One block each; the loops over blocks below are parallel. */
 VECTORIZED static void value_block(long n, const float *x, float beta, float shift, float *y) {
     float inverse = 1.0f / beta;

@@ -2,8 +2,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-
 INLINE float from_bits(int32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);

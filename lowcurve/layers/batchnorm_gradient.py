@@ -28,7 +28,9 @@ def batch_norm_gradient(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients in x, weight and bias for that of the value; mean and 1/std are functions of x here too."""
-    return _BatchNormGradient.apply(grad, x, weight, mean, invstd, eps)
+    if torch.is_grad_enabled():
+        return _BatchNormGradient.apply(grad, x, weight, mean, invstd, eps)
+    return _first_order(grad, x, weight, mean, invstd, eps)
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -19,7 +19,13 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.batchnorm_gradient import batch_norm_gradient
 from lowcurve.layers.engine import needed, separate
 from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.layers.softplus import CenteredSoftplus, is_transformed, sharpness, softplus_gradient
+from lowcurve.layers.softplus import (
+    LEAST_THRESHOLD,
+    CenteredSoftplus,
+    is_transformed,
+    sharpness,
+    softplus_gradient,
+)
 
 # Batch norms that can be joined with what follows, and the numbers of dimensions of their inputs.
 _NORMS: dict[type, tuple[int, ...]] = {
@@ -32,12 +38,20 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Chain(nn.Sequential):
-    """Modules one after the other, as in `nn.Sequential`; a batch norm goes in one pass with the softplus after it."""
+    """Modules one after the other, as in `nn.Sequential`; a batch norm goes in one pass with the softplus after it.
+
+    What comes next must not change the activation's output in place: as that of `CenteredSoftplus`, it is saved.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply all modules."""
-        x, norm = self.up_to_norm(x)
-        return x if norm is None else norm(x)
+        if torch.jit.is_scripting():
+            for module in self:
+                x = module(x)
+            return x
+        else:  # noqa: RET505 (TorchScript does not look in here)
+            x, norm = self.up_to_norm(x)
+            return x if norm is None else norm(x)
 
     def up_to_norm(self, x: Tensor) -> tuple[Tensor, nn.Module | None]:
         """Apply all modules but a batch norm at the end, which is returned with the result."""
@@ -73,7 +87,8 @@ def _unobserved(*modules: Any) -> bool:
     """Whether no hook, no other forward and no mode would notice that the modules are not called."""
     if nn.modules.module._has_any_global_hook():
         return False
-    if torch._C._len_torch_function_stack() > 0 and type(_get_current_function_mode()) is not fast_double_backward:
+    modes = torch._C._len_torch_function_stack()
+    if modes > 1 or (modes == 1 and type(_get_current_function_mode()) is not fast_double_backward):
         return False
     return not any(
         "forward" in (own := vars(module)) or module._compiled_call_impl or any(own[hooks] for hooks in _HOOKS)
@@ -83,17 +98,19 @@ def _unobserved(*modules: Any) -> bool:
 
 def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor: float) -> Tensor | None:
     """Compute by the compiled loops what these modules would; None where the loops cannot."""
-    if type(activation) is CenteredSoftplus:
-        log_beta: Tensor = activation.log_beta
-        shift = 0.0
-    elif type(activation) is nn.Softplus and activation.beta > 0:
-        log_beta, shift = torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta
-    else:
-        return None
     inner = norm.norm if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else norm
     if not norm.training or type(inner) not in _NORMS:  # the latter: batch statistics that span processes
         return None
-    if x.dim() not in _NORMS[type(norm)] or x.numel() <= x.shape[1] or torch.is_autocast_enabled(x.device.type):
+    if x.dim() not in _NORMS[type(norm)] or x.numel() <= x.shape[1] or inner.eps <= 0:
+        return None  # for PyTorch to refuse
+    if torch.is_autocast_enabled(x.device.type):
+        return None
+    if type(activation) is CenteredSoftplus:
+        log_beta: Tensor = activation.log_beta
+        shift = 0.0
+    elif type(activation) is nn.Softplus and activation.beta > 0 and activation.threshold >= LEAST_THRESHOLD:
+        log_beta, shift = torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta
+    else:
         return None
     weight, bias = (norm.weight, norm.bias) if norm is inner else norm.prepared or norm.scaled()
     moved = inner.running_mean, inner.running_var
@@ -170,12 +187,12 @@ class _NormSoftplusGradient(torch.autograd.Function):
     def backward(
         ctx: Any, outer: Tensor | None, outer_other: Tensor | None, *outer_rest: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        grad, y, x, weight, log_beta, mean, invstd, in_weight, in_bias = ctx.saved_tensors
+        grad, y, x, weight, log_beta, mean, invstd, hat_sum, sum_ = ctx.saved_tensors
         given = [grad, *(tensor for tensor in (outer, outer_other) if tensor is not None)]
         others = any(tensor is not None for tensor in outer_rest)
-        if outer is not None and not others and not torch.is_grad_enabled() and _loops.applies(*given):
+        if outer is not None and not others and not torch.is_grad_enabled() and _in_loops(y, x, weight, *given):
             _, factor, shift = ctx.numbers
-            sums, settings = (mean, invstd, in_weight, in_bias), (factor, sharpness(log_beta), shift)
+            sums, settings = (mean, invstd, hat_sum, sum_), (factor, sharpness(log_beta), shift)
             in_grad, in_y, in_x, in_weight, in_beta = _loops.norm_softplus_second(
                 outer, outer_other, grad, y, x, weight, *sums, *settings
             )
@@ -195,13 +212,18 @@ def _gradients(
     with_other: bool,
     with_beta: bool,
 ) -> tuple[Tensor | None, ...]:
-    if _loops.applies(grad):
+    if _in_loops(y, x, weight, grad):
         _, factor, shift = numbers
         settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
         return _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
     found = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, numbers)
     wanted = (True, with_other, True, True, with_beta)
     return tuple(tensor if want else None for tensor, want in zip(found, wanted, strict=True))
+
+
+def _in_loops(y: Tensor, x: Tensor, weight: Tensor | None, *others: Tensor) -> bool:
+    """Whether the compiled loops apply to tensors as they come back: hooks may have changed what was saved."""
+    return _loops.normalizes(x, weight) and _loops.normalizes(y, *others)
 
 
 def _one_by_one(

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from lowcurve.layers import _loops
 from lowcurve.layers.batchnorm_gradient import batch_norm
 from lowcurve.layers.engine import needed
-from lowcurve.layers.softplus import fixed_softplus
+from lowcurve.layers.softplus import LEAST_THRESHOLD, fixed_softplus
 
 _aten = torch.ops.aten
 
@@ -87,7 +87,7 @@ def _batch_norm(
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor | None:
-    return fixed_softplus(x, beta) if _plain(x) and _loops.applies(x) else None
+    return fixed_softplus(x, beta) if threshold >= LEAST_THRESHOLD and _plain(x) and _loops.applies(x) else None
 
 
 _LOOPS: dict[Any, Any] = {F.batch_norm: _batch_norm, F.softplus: _softplus}

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from lowcurve.layers import _loops
 from lowcurve.layers.engine import needed
 
+# PyTorch's softplus is x where βx is above a threshold. From this one on float32 does not show it.
+LEAST_THRESHOLD = 20.0
+
 
 class CenteredSoftplus(nn.Module):
     r"""Elementwise :math:`s_0(x; β) = \frac{1}{β}\log\frac{1 + e^{βx}}{2}` with one learnable β > 0 per layer.
@@ -68,7 +71,9 @@ def softplus_gradient(
     grad: Tensor, y: Tensor, log_beta: Tensor, shift: float, with_beta: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients in x and log β for the gradient of y = s₀(x; β) + shift; differentiable to any order."""
-    return _Gradient.apply(grad, y, log_beta, shift, with_beta)
+    if torch.is_grad_enabled():
+        return _Gradient.apply(grad, y, log_beta, shift, with_beta)
+    return _first_order(grad, y, log_beta, shift, with_beta)
 
 
 def sharpness(log_beta: Tensor) -> float:
@@ -126,12 +131,7 @@ class _Gradient(torch.autograd.Function):
         ctx.save_for_backward(grad, y, log_beta)
         ctx.set_materialize_grads(False)
         ctx.shift = shift
-        if _loops.applies(grad, y):
-            beta = sharpness(log_beta)
-            if with_beta:
-                return _loops.gradients(grad, y, beta, shift)
-            return _loops.gradient(grad, y, beta, shift), None
-        return _gradients(grad, y - shift, log_beta, with_beta)
+        return _first_order(grad, y, log_beta, shift, with_beta)
 
     @staticmethod
     def backward(ctx: Any, grad_x: Tensor | None, grad_beta: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -141,9 +141,15 @@ class _Gradient(torch.autograd.Function):
         return *_second(grad_x, grad_beta, grad, y - ctx.shift, log_beta), None, None
 
 
-def _gradients(grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tuple[Tensor, Tensor | None]:
+def _first_order(
+    grad: Tensor, y: Tensor, log_beta: Tensor, shift: float, with_beta: bool
+) -> tuple[Tensor, Tensor | None]:
+    if _loops.applies(grad, y):
+        if with_beta:
+            return _loops.gradients(grad, y, sharpness(log_beta), shift)
+        return _loops.gradient(grad, y, sharpness(log_beta), shift), None
     beta = _widen(log_beta).exp()
-    tau = _tau(_widen(y), beta)
+    tau = _tau(_widen(y - shift), beta)
     in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
     in_beta = (grad * _entropy_deficit(tau)).sum().to(log_beta.dtype) / beta if with_beta else None
     return in_x, in_beta
@@ -152,7 +158,7 @@ def _gradients(grad: Tensor, y: Tensor, log_beta: Tensor, with_beta: bool) -> tu
 def _second(
     grad_x: Tensor | None, grad_beta: Tensor | None, grad: Tensor, y: Tensor, log_beta: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate `_gradients` in (g, y, ρ), in differentiable operations so that any further order follows."""
+    """Differentiate `_first_order` in (g, y, ρ), in differentiable operations so that any further order follows."""
     beta, wide = _widen(log_beta).exp(), _widen(y)
     tau = _tau(wide, beta)
     sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau

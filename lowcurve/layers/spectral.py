@@ -203,7 +203,7 @@ def _advance(module: nn.Module, _inputs: Any) -> None:
 
 def _follow(layers: list[tuple[SpectralNorm, Tensor]]) -> None:
     """Iterate those in training mode, each as often as it is set to."""
-    layers = [layer for layer in layers if layer[0].training]
+    layers = list({id(layer[0]): layer for layer in layers if layer[0].training}.values())  # once where it is shared
     for iterations in sorted({spectral.iterations for spectral, _ in layers}):
         _iterate([layer for layer in layers if layer[0].iterations == iterations], iterations)
 
@@ -211,10 +211,12 @@ def _follow(layers: list[tuple[SpectralNorm, Tensor]]) -> None:
 @torch.no_grad()
 def _iterate(layers: list[tuple[SpectralNorm, Tensor]], iterations: int) -> None:
     """Replace v by Wᵀu and u by W v, of unit length, `iterations` times; then renew S."""
-    compiled = [layer for layer in layers if _in_loops(*layer)]
-    rest = [layer for layer in layers if not _in_loops(*layer)]
-    for chosen, iterate in ((compiled, _loops.power_iterations), (rest, _power_iterations)):
+    sides: dict[bool, list[tuple[SpectralNorm, Tensor]]] = {True: [], False: []}
+    for layer in layers:
+        sides[_in_loops(*layer)].append(layer)
+    for in_loops, chosen in sides.items():
         if chosen:
+            iterate = _loops.power_iterations if in_loops else _power_iterations
             weights = [weight.detach().to(spectral.right.dtype) for spectral, weight in chosen]
             maps = [spectral.map for spectral, _ in chosen]
             left, right, slope = ([getattr(s, name) for s, _ in chosen] for name in ("left", "right", "slope"))

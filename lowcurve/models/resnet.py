@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import unknown_name
@@ -47,7 +48,10 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, channels, H/stride, W/stride)."""
         x = self.before * x
-        return activate(self.activation, self.body, x, self.shortcut(x), self.after)
+        if torch.jit.is_scripting():
+            return self.activation(self.after * (self.body(x) + self.shortcut(x)))
+        else:  # noqa: RET505 (TorchScript does not look in here)
+            return activate(self.activation, self.body, x, self.shortcut(x), self.after)
 
 
 def resnet(

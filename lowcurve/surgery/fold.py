@@ -7,7 +7,6 @@ compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
 
 import copy
 import math
-from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +72,8 @@ def _without_lowcurve(module: nn.Module) -> nn.Module:
     if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d):
         return _folded_norm(module)
     if type(module) is Chain:
-        return nn.Sequential(OrderedDict(module._modules)).eval()
+        module.__class__ = nn.Sequential  # type: ignore[assignment]  # keeps hooks and attributes
+        return module
     if any(base.__module__.startswith("lowcurve.") for base in type(module).__mro__):
         return _as_graph(module, type(module).__name__)
     return module

@@ -1,16 +1,20 @@
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowcurve.layers import _loops
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.fused import _NORMS, Chain, _joined, activate
+from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
@@ -175,12 +179,50 @@ def test_memory_in_any_order() -> None:
     assert torch.equal(found, expected)
 
 
+@needs_loops
+def test_saved_tensors_may_come_back_in_another_order() -> None:
+    def gradient(chain: nn.Module) -> Tensor:
+        x = random(4, 3, 5, 5).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(turn, lambda t: t.transpose(0, 1) if t.dim() == 4 else t):
+            y = chain(x)
+        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        return second
+
+    def turn(t: Tensor) -> Tensor:
+        return t.transpose(0, 1).contiguous() if t.dim() == 4 else t
+
+    layers = [nn.BatchNorm2d(3), CenteredSoftplus(2.0)]
+    close(gradient(Chain(*layers)), gradient(nn.Sequential(*copy.deepcopy(layers))))
+
+
+@needs_loops
+def test_sums_over_many_samples_keep_their_digits() -> None:
+    x = random(4096, 8, 2, 2) + 1000
+    norm = nn.BatchNorm2d(8)
+    exact = copy.deepcopy(norm).double()
+    y = joined(norm, nn.Softplus(beta=50.0), x, None, 1.0)
+    assert float((y - nn.Softplus(beta=50.0)(exact(x.double()))).abs().max()) < 1e-4
+
+
+def test_vmap_of_gradients() -> None:
+    chain = Chain(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Softplus())
+    x = random(4, 3, 5, 5).requires_grad_()
+    y = chain(x)
+    directions = random(2, *y.shape, seed=1)
+    found = torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(directions)
+    for i, direction in enumerate(directions):
+        close(found[i], torch.autograd.grad(y, x, direction, retain_graph=True)[0])
+
+
 REFUSED: dict[str, Callable[[nn.Module, nn.Module, Tensor], tuple[Any, Any, Tensor]]] = {
     "eval mode": lambda n, a, x: (n.eval(), a, x),
     "float64": lambda n, a, x: (n.double(), a.double(), x.double()),
     "channels_last": lambda n, a, x: (n, a, x.to(memory_format=torch.channels_last)),
     "another activation": lambda n, a, x: (n, nn.ReLU(), x),
     "another norm": lambda n, a, x: (nn.GroupNorm(1, 3), a, x),
+    "a threshold that shows": lambda n, a, x: (n, nn.Softplus(threshold=0.5), x),
+    "a negated view": lambda n, a, x: (n, a, torch._neg_view(x)),
     "a subclass of a norm": lambda n, a, x: (type("Own", (nn.BatchNorm2d,), {})(3), a, x),
 }
 
@@ -216,7 +258,23 @@ def test_a_hook_on_a_body_is_called() -> None:
     assert seen == [1]
 
 
-def test_another_mode_sees_the_modules_functions() -> None:
+def test_dispatch_modes_see_the_operations() -> None:
+    seen = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        Chain(nn.BatchNorm2d(3), nn.Softplus())(random(2, 3, 4, 4))
+    assert torch.ops.aten.softplus.default in seen
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert Chain(nn.BatchNorm2d(4), nn.Softplus())(torch.randn(8, 4, 64, 64)).shape == (8, 4, 64, 64)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_another_mode_sees_the_modules_functions(inside: bool) -> None:
     seen = []
 
     class Watching(TorchFunctionMode):
@@ -224,7 +282,7 @@ def test_another_mode_sees_the_modules_functions() -> None:
             seen.append(func)
             return func(*args, **(kwargs or {}))
 
-    with Watching():
+    with fast_double_backward() if inside else nullcontext(), Watching():
         Chain(nn.BatchNorm2d(3), CenteredSoftplus())(random(2, 3, 4, 4))
     assert F.batch_norm in seen
 
@@ -262,6 +320,8 @@ def test_one_value_per_channel_is_refused_as_by_pytorch() -> None:
         Chain(nn.BatchNorm2d(3), CenteredSoftplus())(torch.zeros(1, 3, 1, 1))
     with pytest.raises(ValueError, match="expected 4D input"):
         Chain(nn.BatchNorm2d(3), CenteredSoftplus())(torch.zeros(2, 3, 4))
+    with pytest.raises(ValueError, match="eps"):
+        Chain(nn.BatchNorm2d(3, eps=0.0), nn.Softplus())(torch.zeros(2, 3, 4, 4))
     with pytest.raises(RuntimeError, match="running_mean should contain"):
         Chain(nn.BatchNorm2d(3), CenteredSoftplus())(torch.zeros(2, 5, 4, 4))
 
@@ -275,6 +335,13 @@ def test_tracers_and_transforms_see_plain_modules() -> None:
     _, tangent = torch.func.jvp(chain, (x,), (torch.ones_like(x),))
     step = (chain(x + 1e-2) - chain(x - 1e-2)) / 2e-2
     assert torch.allclose(tangent, step, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+def test_networks_can_be_scripted(name: str) -> None:
+    net = build("softplus-wd", name, (3, 16, 16), 3, width=2).eval()
+    x = random(2, 3, 16, 16)
+    assert torch.allclose(torch.jit.script(net)(x), net(x), atol=1e-6)
 
 
 def test_autocast_keeps_its_precision() -> None:
@@ -304,4 +371,13 @@ def test_a_folded_net_has_no_chain() -> None:
     assert not any(type(module).__module__.startswith("lowcurve") for module in plain.modules())
     assert not any(module.training for module in plain.modules())
     x = random(2, 3, 8, 8)
+    assert torch.allclose(plain(x), net(x), atol=1e-5)
+
+
+def test_folding_keeps_hooks_and_attributes_of_a_chain() -> None:
+    net = build("lcnn", "vgg11", (3, 16, 16), 3, width=2).eval()
+    net.register_forward_hook(lambda module, inputs, output: output.softmax(1))
+    net.classes = ["a", "b", "c"]
+    x, plain = random(2, 3, 16, 16), fold(net)
+    assert plain.classes == net.classes
     assert torch.allclose(plain(x), net(x), atol=1e-5)

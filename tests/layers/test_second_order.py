@@ -192,3 +192,10 @@ def test_batch_norm_refuses_what_pytorch_refuses_and_takes_strided_statistics() 
         F.batch_norm(x, ours, torch.ones(3), training=True)
     F.batch_norm(x, theirs, torch.ones(3), training=True)
     assert torch.allclose(ours, theirs)
+
+
+def test_a_threshold_of_softplus_is_kept() -> None:
+    x = torch.linspace(-3, 3, 50)
+    with fast_double_backward():
+        y = F.softplus(x.requires_grad_(), 1.0, 0.5)
+    assert torch.equal(y, F.softplus(x, 1.0, 0.5))

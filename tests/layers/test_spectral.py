@@ -302,3 +302,27 @@ def test_power_iterations_of_nothing_and_by_any_number_of_threads() -> None:
             torch.set_num_threads(before)
 
     assert all(torch.equal(a, b) for a, b in zip(bits(1), bits(2), strict=True))
+
+
+def test_iterations_are_seen_by_graphs_that_saved_the_vectors() -> None:
+    layer = spectral_norm(nn.Conv2d(3, 4, 3, padding=1), (8, 8)).train()
+    spectral = spectral_of(layer)
+    assert spectral is not None
+    y = nn.functional.conv2d(spectral.right, original(layer), padding=1)
+    layer(torch.randn(2, 3, 8, 8))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_shared_spectral_norm_iterates_once() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+    spectral_norm(first, (8, 8)).train()
+    spectral_norm(second, (8, 8)).train()
+    alone = copy.deepcopy(first)
+    second.parametrizations = first.parametrizations
+    advance(normalized_layers(nn.ModuleList([first, second])))
+    advance(normalized_layers(nn.ModuleList([alone])))
+    shared, own = spectral_of(first), spectral_of(alone)
+    assert shared is not None and own is not None
+    assert torch.equal(shared.right, own.right)
