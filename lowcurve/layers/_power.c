@@ -61,35 +61,31 @@ static inline long after_inside(const Layer *l, long j) {
     return reach <= 0 ? 0 : lesser(l->out_w, (reach + l->stride_w - 1) / l->stride_w);
 }
 
-/* Columns of output rows from `first` on, as many as fit: entry (c, i, j) of each, one after the other. */
-VECTORIZED static void gather(const Layer *l, const float *x, long first, long rows, float *columns) {
+/* Between an image and the columns of `rows` output rows from `first` on: copy its values to them, or add them to it, the
+ * transpose. The columns are a matrix, whose row (c, i, j) has for each output position the pixel under that kernel entry. */
+INLINE void exchange(const Layer *l, float *image, long first, long rows, float *columns, int gathering) {
     for (long c = 0; c < l->in; c++)
         for (long i = 0; i < l->kernel_h; i++)
             for (long j = 0; j < l->kernel_w; j++) {
                 long from = first_inside(l, j), to = after_inside(l, j);
                 for (long r = first; r < first + rows; r++, columns += l->out_w) {
                     long h = r * l->stride_h + i - l->above;
-                    memset(columns, 0, l->out_w * sizeof(float));
+                    if (gathering) memset(columns, 0, l->out_w * sizeof(float));
                     if (h < 0 || h >= l->height) continue;
-                    const float *row = x + (c * l->height + h) * l->width + j - l->before;
-                    for (long p = from; p < to; p++) columns[p] = row[p * l->stride_w];
+                    float *row = image + (c * l->height + h) * l->width + j - l->before;
+                    for (long p = from; p < to; p++)
+                        if (gathering) columns[p] = row[p * l->stride_w];
+                        else row[p * l->stride_w] += columns[p];
                 }
             }
 }
 
-/* The transpose of `gather`: add columns to the image. */
-VECTORIZED static void scatter(const Layer *l, const float *columns, long first, long rows, float *x) {
-    for (long c = 0; c < l->in; c++)
-        for (long i = 0; i < l->kernel_h; i++)
-            for (long j = 0; j < l->kernel_w; j++) {
-                long from = first_inside(l, j), to = after_inside(l, j);
-                for (long r = first; r < first + rows; r++, columns += l->out_w) {
-                    long h = r * l->stride_h + i - l->above;
-                    if (h < 0 || h >= l->height) continue;
-                    float *row = x + (c * l->height + h) * l->width + j - l->before;
-                    for (long p = from; p < to; p++) row[p * l->stride_w] += columns[p];
-                }
-            }
+VECTORIZED static void gather(const Layer *l, float *image, long first, long rows, float *columns) {
+    exchange(l, image, first, rows, columns, 1);
+}
+
+VECTORIZED static void scatter(const Layer *l, float *columns, long first, long rows, float *image) {
+    exchange(l, image, first, rows, columns, 0);
 }
 
 VECTORIZED static void make_unit(long n, float *x) {

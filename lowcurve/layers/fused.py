@@ -8,7 +8,7 @@ float32 tensors on the CPU, no hook, no tracer. In all other cases they are call
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,18 @@ def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor:
     return _NormSoftplus.apply(x, log_beta, weight, bias, other, *numbers)
 
 
+class _Saved(NamedTuple):
+    """What gradients need of a forward; `numbers` are ε, factor and shift."""
+
+    y: Tensor
+    x: Tensor
+    weight: Tensor | None
+    log_beta: Tensor
+    mean: Tensor
+    invstd: Tensor
+    numbers: tuple[float, float, float]
+
+
 class _NormSoftplus(torch.autograd.Function):
     """(x, ρ, w, b, other) ↦ y = s₀(factor (w x̂ + b + other); e^ρ) + shift, with x̂ = (x - μ) r as in batch norm."""
 
@@ -151,36 +163,32 @@ class _NormSoftplus(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: Any = _NormSoftplusGradient.apply if torch.is_grad_enabled() else _gradients
-        in_x, in_other, in_weight, in_bias, in_beta = gradients(
-            grad, *ctx.saved_tensors, ctx.numbers, ctx.with_other, needed(ctx, 1)
+        saved, wanted = _Saved._make((*ctx.saved_tensors, ctx.numbers)), (ctx.with_other, needed(ctx, 1))
+        found = (
+            _NormSoftplusGradient.apply(grad, *saved, *wanted)
+            if torch.is_grad_enabled()
+            else _gradients(grad, saved, *wanted)
         )
+        in_x, in_other, in_weight, in_bias, in_beta = found
         _, _, with_weight, with_bias, *_ = ctx.needs_input_grad
-        found = (in_weight if with_weight else None, in_bias if with_bias else None, in_other)
-        return in_x, in_beta, *found, *(None,) * 6
+        affine = (in_weight if with_weight else None, in_bias if with_bias else None)
+        return in_x, in_beta, *affine, in_other, *(None,) * 6
 
 
 class _NormSoftplusGradient(torch.autograd.Function):
-    """(g, y, x, w, ρ) ↦ the gradients in x, other, w, b and ρ."""
+    r"""(g, y, x, w, ρ) ↦ the gradients in x, other, w, b and ρ, for a gradient g of y.
+
+    With t = factor g σ the gradient of softplus, they are w r P(t), t, Σ t x̂, Σ t as in batch norm, and
+    Σ g (log 2 - H(σ)) / β.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        grad: Tensor,
-        y: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        log_beta: Tensor,
-        mean: Tensor,
-        invstd: Tensor,
-        numbers: tuple[float, float, float],
-        with_other: bool,
-        with_beta: bool,
-    ) -> tuple[Tensor | None, ...]:
-        outputs = _gradients(grad, y, x, weight, log_beta, mean, invstd, numbers, with_other, with_beta)
-        ctx.save_for_backward(grad, y, x, weight, log_beta, mean, invstd, *outputs[2:4])
+    def forward(ctx: Any, grad: Tensor, *given: Any) -> tuple[Tensor | None, ...]:
+        *saved, with_other, with_beta = given
+        *tensors, ctx.numbers = saved
+        outputs = _gradients(grad, _Saved._make(saved), with_other, with_beta)
+        ctx.save_for_backward(grad, *tensors, *outputs[2:4])
         ctx.set_materialize_grads(False)
-        ctx.numbers = numbers
         return outputs
 
     @staticmethod
@@ -200,23 +208,12 @@ class _NormSoftplusGradient(torch.autograd.Function):
         return *_any_order(ctx, (outer, outer_other, *outer_rest)), *(None,) * 5
 
 
-def _gradients(
-    grad: Tensor,
-    y: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    log_beta: Tensor,
-    mean: Tensor,
-    invstd: Tensor,
-    numbers: tuple[float, float, float],
-    with_other: bool,
-    with_beta: bool,
-) -> tuple[Tensor | None, ...]:
+def _gradients(grad: Tensor, saved: _Saved, with_other: bool, with_beta: bool) -> tuple[Tensor | None, ...]:
+    y, x, weight, log_beta, mean, invstd, (_, factor, shift) = saved
     if _in_loops(y, x, weight, grad):
-        _, factor, shift = numbers
         settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
         return _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
-    found = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, numbers)
+    found = _one_by_one(grad, saved)
     wanted = (True, with_other, True, True, with_beta)
     return tuple(tensor if want else None for tensor, want in zip(found, wanted, strict=True))
 
@@ -226,18 +223,9 @@ def _in_loops(y: Tensor, x: Tensor, weight: Tensor | None, *others: Tensor) -> b
     return _loops.normalizes(x, weight) and _loops.normalizes(y, *others)
 
 
-def _one_by_one(
-    grad: Tensor,
-    y: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    log_beta: Tensor,
-    mean: Tensor,
-    invstd: Tensor,
-    numbers: tuple[float, float, float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+def _one_by_one(grad: Tensor, saved: _Saved) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Compute the same by the gradients of softplus and of batch norm, which can be differentiated to any order."""
-    eps, factor, shift = numbers
+    y, x, weight, log_beta, mean, invstd, (eps, factor, shift) = saved
     through, in_beta = softplus_gradient(grad, y, log_beta, shift)
     through = factor * through
     in_x, in_weight, in_bias = batch_norm_gradient(through, x, weight, mean, invstd, eps)
@@ -249,8 +237,8 @@ def _any_order(ctx: Any, outer: tuple[Tensor | None, ...]) -> tuple[Tensor | Non
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs: list[Any] = [None if t is None else separate(t, create_graph) for t in differentiable]
-        grad, y, x, weight, log_beta = inputs
-        outputs: tuple[Any, ...] = _one_by_one(grad, y, x, weight, log_beta, mean, invstd, ctx.numbers)
+        grad, *others = inputs
+        outputs: tuple[Any, ...] = _one_by_one(grad, _Saved._make((*others, mean, invstd, ctx.numbers)))
         pairs = [(o, v) for o, v in zip(outputs, outer, strict=True) if v is not None]
         given = [t for t in inputs if t is not None]
         found = torch.autograd.grad(

@@ -71,7 +71,7 @@ def joined(norm: nn.Module, activation: nn.Module, x: Tensor, other: Tensor | No
     return y
 
 
-def close(ours: Tensor | None, truth: Tensor | None) -> None:
+def assert_close(ours: Tensor | None, truth: Tensor | None) -> None:
     assert (ours is None) == (truth is None)
     if ours is not None and truth is not None:
         scale = float(truth.abs().max()) if truth.numel() else 0.0
@@ -107,7 +107,7 @@ def test_values_statistics_and_derivatives_are_those_of_the_modules_in_float64(
     ours = results(joined, *parts, inputs, order)
     truth = results(one_by_one, *exact, [t.double() for t in inputs], order)
     for found, expected in zip(ours, truth, strict=True):
-        close(found, expected)
+        assert_close(found, expected)
 
 
 @needs_loops
@@ -122,7 +122,7 @@ def test_rows_of_any_length(shape: tuple[int, ...], order: int) -> None:
         results(one_by_one, *exact, [t.double() for t in inputs], order),
         strict=True,
     ):
-        close(ours, truth)
+        assert_close(ours, truth)
 
 
 @needs_loops
@@ -134,7 +134,7 @@ def test_inputs_of_one_dimensional_norms(shape: tuple[int, ...]) -> None:
         ours = results(joined, *parts, [random(*shape)], 2)
         truth = results(one_by_one, *exact, [random(*shape).double()], 2)
         for found, expected in zip(ours, truth, strict=True):
-            close(found, expected)
+            assert_close(found, expected)
 
 
 @needs_loops
@@ -163,7 +163,7 @@ def test_gradients_of_several_losses_at_once() -> None:
         for found, expected in zip(
             together, torch.autograd.grad(y, [x, activation.log_beta], direction, retain_graph=True), strict=True
         ):
-            close(found[i], expected)
+            assert_close(found[i], expected)
 
 
 @needs_loops
@@ -193,7 +193,7 @@ def test_saved_tensors_may_come_back_in_another_order() -> None:
         return t.transpose(0, 1).contiguous() if t.dim() == 4 else t
 
     layers = [nn.BatchNorm2d(3), CenteredSoftplus(2.0)]
-    close(gradient(Chain(*layers)), gradient(nn.Sequential(*copy.deepcopy(layers))))
+    assert_close(gradient(Chain(*layers)), gradient(nn.Sequential(*copy.deepcopy(layers))))
 
 
 @needs_loops
@@ -212,7 +212,7 @@ def test_vmap_of_gradients() -> None:
     directions = random(2, *y.shape, seed=1)
     found = torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(directions)
     for i, direction in enumerate(directions):
-        close(found[i], torch.autograd.grad(y, x, direction, retain_graph=True)[0])
+        assert_close(found[i], torch.autograd.grad(y, x, direction, retain_graph=True)[0])
 
 
 REFUSED: dict[str, Callable[[nn.Module, nn.Module, Tensor], tuple[Any, Any, Tensor]]] = {
@@ -308,9 +308,9 @@ def test_a_chain_is_a_sequence() -> None:
     chain, plain = Chain(*layers), nn.Sequential(*copy.deepcopy(layers))
     assert chain.state_dict().keys() == plain.state_dict().keys()
     for _ in range(2):
-        close(chain(random(4, 3, 6, 6)), plain(random(4, 3, 6, 6)))
+        assert_close(chain(random(4, 3, 6, 6)), plain(random(4, 3, 6, 6)))
         for ours, theirs in zip(chain.buffers(), plain.buffers(), strict=True):
-            close(ours, theirs)
+            assert_close(ours, theirs)
         chain.eval(), plain.eval()
     assert Chain()(torch.ones(2)).tolist() == [1.0, 1.0]
 
