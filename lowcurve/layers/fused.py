@@ -176,7 +176,7 @@ class _NormSoftplus(torch.autograd.Function):
 
 
 class _NormSoftplusGradient(torch.autograd.Function):
-    r"""(g, y, x, w, ρ) ↦ the gradients in x, other, w, b and ρ, for a gradient g of y.
+    """(g, y, x, w, ρ) ↦ the gradients in x, other, w, b and ρ, for a gradient g of y.
 
     With t = factor g σ the gradient of softplus, they are w r P(t), t, Σ t x̂, Σ t as in batch norm, and
     Σ g (log 2 - H(σ)) / β.
