@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowcurve.errors import UserError
-from lowcurve.files import lock, write_atomic
+from lowcurve.files import lock, make_folder, own_folder, write_atomic
 from lowcurve.training.config import Config, dump_config, read_config
 from lowcurve.training.distributed import World
 from lowcurve.training.runs import Run
@@ -42,11 +42,8 @@ def claim(config: Config, resume: Resume, world: World) -> Iterator[Run]:
 
 def _claim(config: Config, resume: Resume, held: ExitStack) -> None:
     folder = config.folder
-    try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        held.enter_context(lock(folder))
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
+    held.enter_context(lock(make_folder(folder)))
+    own_folder(folder, "checkpoints")
     begun = any((folder / "checkpoints").glob("*.json")) or Run(folder).finished
     if begun and resume == "never":
         raise UserError(f"{folder} holds a run already; go on with --resume auto, or give this one another name")
