@@ -122,7 +122,7 @@ def gradients(grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tenso
 
 
 def second(outer: Tensor, grad: Tensor, y: Tensor, beta: float, shift: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h σ, h g β (1 - σ), and the sum of the latter times y, for h the gradient of g σ."""
+    """Return h σ, h g β (1 - σ), and the sum of the latter times y - shift, for h the gradient of g σ."""
     y, outer, grad = _alike(y, outer, grad)
     in_grad, in_y = torch.empty_like(y), torch.empty_like(y)
     total = _call("lowcurve_second", y.numel(), outer, grad, y, beta, shift, in_grad, in_y, _partial(y))
@@ -154,7 +154,7 @@ def batch_norm_gradient(
     P(g) = g − M(g) − x̂ M(g x̂), with M the channel's mean; see `batchnorm_gradient`.
     """
     in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
-    given = (_packed(grad), x, _packed(weight), mean, invstd)
+    given = map(_packed, (grad, x, weight, mean, invstd))
     _call("lowcurve_norm_gradient", len(x), *_channels(x), *given, in_x, in_weight, in_bias, _sums(x))
     return in_x, in_weight, in_bias
 
@@ -171,7 +171,7 @@ def batch_norm_second(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ⟨outer, w r P(g)⟩ in g, x and w; `grad_hat` = Σ g x̂ and `grad_sum` = Σ g."""
     in_grad, in_x, in_weight = torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
-    given = (_packed(outer), _packed(grad), x, _packed(weight), mean, invstd, grad_hat, grad_sum)
+    given = map(_packed, (outer, grad, x, weight, mean, invstd, grad_hat, grad_sum))
     _call("lowcurve_norm_second", len(x), *_channels(x), *given, in_grad, in_x, in_weight, _sums(x))
     return in_grad, in_x, in_weight
 
@@ -215,9 +215,9 @@ def norm_softplus_gradient(
     in_x, in_weight, in_bias = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
     in_other = torch.empty_like(x) if with_other else None
     deficits = torch.empty_like(mean) if with_beta else None
-    given = (_packed(grad), y, x, _packed(weight), mean, invstd, factor, beta, shift)
+    given = map(_packed, (grad, y, x, weight, mean, invstd))
     found = (in_x, in_other, in_weight, in_bias, deficits, _sums(x))
-    _call("lowcurve_norm_softplus_gradient", len(x), *_channels(x), *given, *found)
+    _call("lowcurve_norm_softplus_gradient", len(x), *_channels(x), *given, factor, beta, shift, *found)
     return in_x, in_other, in_weight, in_bias, None if deficits is None else deficits.sum() / beta
 
 
@@ -239,18 +239,7 @@ def norm_softplus_second(
     """Return the gradients in g, y, x, weight and log β of ⟨outer, in_x⟩ + ⟨outer_other, in_other⟩."""
     found = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x), torch.empty_like(mean)
     in_beta = x.new_zeros(_PARTS * x.shape[1])
-    given = (
-        _packed(outer),
-        _packed(outer_other),
-        _packed(grad),
-        y,
-        x,
-        _packed(weight),
-        mean,
-        invstd,
-        in_weight,
-        in_bias,
-    )
+    given = map(_packed, (outer, outer_other, grad, y, x, weight, mean, invstd, in_weight, in_bias))
     _call(
         "lowcurve_norm_softplus_second", len(x), *_channels(x), *given, factor, beta, shift, *found, in_beta, _sums(x)
     )

@@ -36,10 +36,10 @@ VECTORIZED static float second_block(long n, const float *h, const float *g, con
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (long i = 0; i < n; i++) {
-        float tau = tau_(y[i] - shift, beta);
+        float centered_y = y[i] - shift, tau = tau_(centered_y, beta);
         in_g[i] = h[i] * (0.5f + 0.5f * tau);
         in_y[i] = h[i] * g[i] * beta * (0.5f - 0.5f * tau);
-        sum += in_y[i] * y[i];
+        sum += in_y[i] * centered_y;
     }
     return sum;
 }
@@ -65,7 +65,7 @@ double lowcurve_gradients(long n, int threads, const float *g, const float *y, f
     return sum;
 }
 
-/* For h the gradient of in_x: in_g = h sigma, in_y = h g beta (1 - sigma); returns sum in_y y. */
+/* For h the gradient of in_x: in_g = h sigma, in_y = h g beta (1 - sigma); returns sum in_y (y - shift). */
 double lowcurve_second(long n, int threads, const float *h, const float *g, const float *y, float beta, float shift, float *in_g,
                        float *in_y, float *partial) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (n > BLOCK)

@@ -6,6 +6,10 @@ r"""γ-Lipschitz batch normalization: how steep may a batch norm be at inference
 over the running variances, with w = 1 where the layer has no affine part (Srinivas et al. 2022, §3.4.2), so that
 the eval-mode Lipschitz constant is exactly min(γ, ‖BN‖). In training the batch's own statistics normalize, and the
 constant holds only as far as the running ones have caught up.
+
+The factor has kinks, where the following derivatives hold. Where ‖BN‖ ≤ γ, at equality too, it is the constant 1: γ
+gets no gradient, and the weights get that of a plain batch norm, so that weights of 0 learn. Where several channels
+are the steepest, each gets an equal share of the factor's gradient.
 """
 
 import math
@@ -16,6 +20,8 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lowcurve.layers.engine import bounded_exp
 
 
 class _LipschitzBatchNorm(nn.Module):
@@ -41,7 +47,7 @@ class _LipschitzBatchNorm(nn.Module):
     @property
     def gamma(self) -> Tensor:
         """The largest slope that the layer may have, a 0-dimensional tensor."""
-        return self.log_gamma.exp()
+        return bounded_exp(self.log_gamma)
 
     def lipschitz(self) -> Tensor:
         """The exact eval-mode Lipschitz constant min(γ, ‖BN‖); without affine part ‖BN‖ = 1 / min std."""
@@ -49,7 +55,7 @@ class _LipschitzBatchNorm(nn.Module):
 
     def factor(self) -> Tensor:
         """The factor min(1, γ / ‖BN‖) that multiplies the batch norm."""
-        return (self.gamma / self._steepest()).clamp_max(1.0)
+        return _factor(self.gamma, self._steepest())
 
     def scaled(self) -> tuple[Tensor, Tensor | None]:
         """The batch norm's weight and bias times the factor, which is what it is computed with."""
@@ -71,6 +77,8 @@ class _LipschitzBatchNorm(nn.Module):
         norm._check_input_dim(x)
         weight, bias = self.prepared or self.scaled()
         mean, variance, momentum = statistics(norm, self.training)
+        if not self.training:  # PyTorch's CPU backward takes them, and weights, to be packed
+            mean, variance = (None if t is None else t.contiguous() for t in (mean, variance))
         return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum, norm.eps)
 
     def extra_repr(self) -> str:
@@ -114,7 +122,7 @@ class SharedScales:
         """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike; return them all."""
         found: list[Tensor | None] = []
         for layers, gains in self.groups:
-            gammas = torch.stack([layer.log_gamma for layer in layers]).exp().unsqueeze(1)
+            gammas = bounded_exp(torch.stack([layer.log_gamma for layer in layers])).unsqueeze(1)
             weights, biases = _scaled(gammas, gains, _rows(layers, "weight"), _rows(layers, "bias"))
             shifts = [None] * len(layers) if biases is None else biases.unbind()
             for layer, weight, bias in zip(layers, weights.unbind(), shifts, strict=True):
@@ -166,7 +174,17 @@ def _steepest(gains: Tensor, weight: Tensor | None) -> Tensor:
     return (gains if weight is None else gains * weight.abs()).amax(-1, keepdim=True)
 
 
+def _factor(gamma: Tensor, steepest: Tensor) -> Tensor:
+    """min(1, γ / ‖BN‖), without a division by ‖BN‖ = 0, whose derivative would be no number."""
+    binds = steepest > gamma
+    return torch.where(binds, gamma / torch.where(binds, steepest, 1.0), 1.0)
+
+
 def _scaled(gamma: Tensor, gains: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias times min(1, γ / ‖BN‖), of one layer or in rows of several."""
-    factor = (gamma / _steepest(gains, weight)).clamp_max(1.0)
-    return factor.expand_as(gains) if weight is None else weight * factor, None if bias is None else bias * factor
+    """Weight and bias times min(1, γ / ‖BN‖), of one layer or in rows of several.
+
+    Each channel has its own place in memory: PyTorch's CPU backward would read beyond the end of an expanded weight.
+    """
+    factor = _factor(gamma, _steepest(gains, weight))
+    weights = factor.expand_as(gains).contiguous() if weight is None else weight * factor
+    return weights, None if bias is None else bias * factor

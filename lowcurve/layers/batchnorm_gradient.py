@@ -94,7 +94,7 @@ class _BatchNormGradient(torch.autograd.Function):
         grad, x, weight, mean, invstd, grad_hat, grad_sum = ctx.saved_tensors
         if torch.is_grad_enabled() or outer is None or outer_weight is not None or outer_bias is not None:
             return _any_order(ctx, outer, outer_weight, outer_bias)
-        if _loops.normalizes(x, weight, mean) and _loops.applies(outer, grad):
+        if _loops.normalizes(x, weight, mean, invstd, grad_hat, grad_sum) and _loops.applies(outer, grad):
             found = _loops.batch_norm_second(outer, grad, x, weight, mean, invstd, grad_hat, grad_sum)
             return *found[:2], None if weight is None else found[2], None, None, None
         count = x.numel() // x.shape[1]
@@ -115,9 +115,9 @@ class _BatchNormGradient(torch.autograd.Function):
 def _first_order(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if _loops.normalizes(x, weight, mean) and _loops.applies(grad):
+    if _loops.normalizes(x, weight, mean, invstd) and _loops.applies(grad):
         return _loops.batch_norm_gradient(grad, x, weight, mean, invstd)
-    unit = torch.ones_like(mean) if weight is None else weight
+    unit = torch.ones_like(mean) if weight is None else weight.contiguous()  # PyTorch reads it as if it were
     outputs: tuple[Tensor, Tensor, Tensor] = _aten.native_batch_norm_backward(
         grad, x, unit, None, None, mean, invstd, True, eps, [True, True, True]
     )

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGEST_EXPONENT = 88.0
+
 
 def needed(ctx: Any, index: int) -> bool:
     """Whether the running backward will use the gradient of a function's input: not all that could be is asked for.
@@ -26,3 +28,8 @@ def separate(tensor: Tensor, create_graph: bool) -> Tensor:
     What is computed from it can be differentiated in the original too where a graph is asked for.
     """
     return tensor.view_as(tensor) if create_graph and tensor.requires_grad else tensor.detach().requires_grad_()
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """Return eˣ, and e⁸⁸, near float32's largest number, for all beyond: an infinite one would have no derivative."""
+    return x.clamp_max(LARGEST_EXPONENT).exp()

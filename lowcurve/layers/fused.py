@@ -196,11 +196,12 @@ class _NormSoftplusGradient(torch.autograd.Function):
         ctx: Any, outer: Tensor | None, outer_other: Tensor | None, *outer_rest: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         grad, y, x, weight, log_beta, mean, invstd, hat_sum, sum_ = ctx.saved_tensors
-        given = [grad, *(tensor for tensor in (outer, outer_other) if tensor is not None)]
+        sums = (mean, invstd, hat_sum, sum_)
+        given = [grad, *sums, *(tensor for tensor in (outer, outer_other) if tensor is not None)]
         others = any(tensor is not None for tensor in outer_rest)
         if outer is not None and not others and not torch.is_grad_enabled() and _in_loops(y, x, weight, *given):
             _, factor, shift = ctx.numbers
-            sums, settings = (mean, invstd, hat_sum, sum_), (factor, sharpness(log_beta), shift)
+            settings = (factor, sharpness(log_beta), shift)
             in_grad, in_y, in_x, in_weight, in_beta = _loops.norm_softplus_second(
                 outer, outer_other, grad, y, x, weight, *sums, *settings
             )
@@ -210,7 +211,7 @@ class _NormSoftplusGradient(torch.autograd.Function):
 
 def _gradients(grad: Tensor, saved: _Saved, with_other: bool, with_beta: bool) -> tuple[Tensor | None, ...]:
     y, x, weight, log_beta, mean, invstd, (_, factor, shift) = saved
-    if _in_loops(y, x, weight, grad):
+    if _in_loops(y, x, weight, mean, invstd, grad):
         settings = (factor, sharpness(log_beta), shift, with_other, with_beta)
         return _loops.norm_softplus_gradient(grad, y, x, weight, mean, invstd, *settings)
     found = _one_by_one(grad, saved)

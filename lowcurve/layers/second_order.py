@@ -78,6 +78,8 @@ def _batch_norm(
     others = (running_mean, running_var, weight, bias)
     if not _plain(x) or any(t is not None and t.shape != x.shape[1:2] for t in others):
         return None  # a wrong number of channels is for PyTorch to refuse
+    if training and x.numel() <= x.shape[1]:
+        return None  # so is a single value per channel
     if not training and running_mean is not None and running_var is not None:  # affine: one multiply-add per value
         slope = (running_var + eps).rsqrt() * (1.0 if weight is None else weight)
         shift = -running_mean * slope if bias is None else bias - running_mean * slope

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.layers import _loops
-from lowcurve.layers.engine import needed
+from lowcurve.layers.engine import LARGEST_EXPONENT, bounded_exp, needed
 
 # PyTorch's softplus is x where βx is above a threshold. From this one on float32 does not show it.
 LEAST_THRESHOLD = 20.0
@@ -41,7 +41,7 @@ class CenteredSoftplus(nn.Module):
     @property
     def beta(self) -> Tensor:
         """The sharpness β, a 0-dimensional tensor."""
-        return self.log_beta.exp()
+        return bounded_exp(self.log_beta)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise, in the input's dtype."""
@@ -58,7 +58,9 @@ def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:
     Tracers and function transforms get plain operations, which they fuse and differentiate themselves.
     """
     if is_transformed(x):
-        return _composite(x, log_beta.exp().to(x.dtype))
+        if not isinstance(x, Tensor):
+            return _composite(x, bounded_exp(log_beta).to(x.dtype))
+        return _composite(_widen(x), bounded_exp(_widen(log_beta))).to(x.dtype)
     return _Softplus.apply(x, log_beta, 0.0)
 
 
@@ -78,7 +80,7 @@ def softplus_gradient(
 
 def sharpness(log_beta: Tensor) -> float:
     """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that."""
-    return math.exp(min(float(log_beta), 88.0))
+    return math.exp(min(float(log_beta), LARGEST_EXPONENT))
 
 
 def is_transformed(x: object) -> bool:
@@ -110,7 +112,7 @@ class _Softplus(torch.autograd.Function):
         if _loops.applies(x):
             y = _loops.value(x, sharpness(log_beta), shift)
         else:
-            y = (_composite(_widen(x), _widen(log_beta).exp()) + shift).to(x.dtype)
+            y = (_composite(_widen(x), bounded_exp(_widen(log_beta))) + shift).to(x.dtype)
         ctx.save_for_backward(y, log_beta)
         ctx.shift = shift
         return y
@@ -148,7 +150,7 @@ def _first_order(
         if with_beta:
             return _loops.gradients(grad, y, sharpness(log_beta), shift)
         return _loops.gradient(grad, y, sharpness(log_beta), shift), None
-    beta = _widen(log_beta).exp()
+    beta = bounded_exp(_widen(log_beta))
     tau = _tau(_widen(y - shift), beta)
     in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
     in_beta = (grad * _entropy_deficit(tau)).sum().to(log_beta.dtype) / beta if with_beta else None
@@ -159,7 +161,7 @@ def _second(
     grad_x: Tensor | None, grad_beta: Tensor | None, grad: Tensor, y: Tensor, log_beta: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Differentiate `_first_order` in (g, y, ρ), in differentiable operations so that any further order follows."""
-    beta, wide = _widen(log_beta).exp(), _widen(y)
+    beta, wide = bounded_exp(_widen(log_beta)), _widen(y)
     tau = _tau(wide, beta)
     sigma, rest = 0.5 + 0.5 * tau, 0.5 - 0.5 * tau
     in_grad, in_y, in_beta = torch.zeros_like(wide), torch.zeros_like(wide), torch.zeros_like(beta)

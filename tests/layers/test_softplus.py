@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import CenteredSoftplus
 from lowcurve.layers import _loops
-from lowcurve.layers.softplus import _composite, centered_softplus
+from lowcurve.layers.softplus import _composite, _Softplus, centered_softplus
 
 BETAS = [1e-6, 1e-3, 0.3, 1.0, 5.0, 1e3, 1e6]
 
@@ -185,3 +185,31 @@ def test_compile_deepcopy_and_state_dict() -> None:
 def test_impossible_beta_is_refused(beta: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         CenteredSoftplus(beta)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.4, -2.0])
+def test_second_order_in_beta_with_a_shift(shift: float) -> None:
+    """The compiled sum once took y with its shift."""
+    torch.manual_seed(0)
+    x, outer = torch.randn(2, 5000).double()
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        own = x.to(dtype).requires_grad_()
+        log_beta = torch.tensor(0.7, dtype=dtype, requires_grad=True)
+        y = _Softplus.apply(own, log_beta, shift)
+        if dtype == torch.float64:
+            y = _composite(own, log_beta.exp()) + shift  # by autograd alone
+        (slope,) = torch.autograd.grad(y.sum(), own, create_graph=True)
+        found.append(torch.autograd.grad((slope * outer.to(dtype)).sum(), (own, log_beta)))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.allclose(mine.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_beta_beyond_what_a_float_holds_is_relu() -> None:
+    layer = CenteredSoftplus(1e300)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.tensor([-1.0, 0.0, 2.0], dtype=dtype, requires_grad=True)
+        for y in (layer(x), torch.func.functional_call(layer, {}, (x,)), torch.vmap(layer)(x)):
+            assert torch.allclose(y, x.relu())
+            y.sum().backward()
+    assert bool(layer.log_beta.grad.isfinite())
