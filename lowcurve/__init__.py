@@ -35,6 +35,7 @@ _EXPORTS = {
     # attacks: what is refuted
     "attack": "attacks",
     # training
+    "parameter_groups": "training.optimizer",
     "train": "training.loop",
     "load": "training.runs",
     # tables of everything that has a name
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from lowcurve.surgery.convert import convert as convert
     from lowcurve.surgery.fold import fold as fold
     from lowcurve.training.loop import train as train
+    from lowcurve.training.optimizer import parameter_groups as parameter_groups
     from lowcurve.training.runs import load as load
 
 

@@ -29,9 +29,9 @@ from lowcurve.guarantees.steps import (
     Step,
 )
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.constants import ACTIVATIONS
 from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.residual import Normalize
+from lowcurve.layers.traits import constants
 from lowcurve.modes import generator, observing
 
 _CHANNELWISE = (nn.BatchNorm1d, nn.BatchNorm2d, LipschitzBatchNorm1d, LipschitzBatchNorm2d, Normalize)
@@ -59,7 +59,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Stop at layers."""
-        known = type(m) in ACTIVATIONS or type(m) in _CHANNELWISE
+        known = type(m) in constants.registry or type(m) in _CHANNELWISE
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -157,7 +157,7 @@ def _step(node: fx.Node, inputs: list[fx.Node], modules: dict[str, nn.Module]) -
 def _module_step(node: fx.Node, before: fx.Node, modules: dict[str, nn.Module]) -> Step:
     """Look a layer up by its type."""
     module, shape = modules[str(node.target)], _shape(before)[1:]
-    if type(module) in ACTIVATIONS:
+    if type(module) in constants.registry:
         return Activation(_double(module))
     if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         bias = None if module.bias is None else module.bias.detach().cpu().double()
@@ -173,8 +173,8 @@ def _module_step(node: fx.Node, before: fx.Node, modules: dict[str, nn.Module]) 
     if isinstance(module, nn.MaxPool1d | nn.MaxPool2d):
         return MaxPool(module, _overlap(module, len(shape) - 1))
     remedy = (
-        "replace it by average pooling, batch norm, a residual average or an activation of "
-        "lowcurve.layers.constants, or bound the part of the model without it"
+        "replace it by average pooling, batch norm, a residual average or an activation with registered "
+        "lowcurve.layers.traits.constants, or bound the part of the model without it"
     )
     raise _refused(node, modules, "has no known constants", remedy)
 

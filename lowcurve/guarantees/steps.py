@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block, Gains
 from lowcurve.guarantees.operator_norm import SLACK, gains, row_norms
-from lowcurve.layers.constants import activation_constants, constants_between
 from lowcurve.layers.linear_map import LinearMap
+from lowcurve.layers.traits import constants, constants_between
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ class MaxPool(Step):
 
 
 class Activation(Step):
-    """An elementwise activation of the table in `lowcurve.layers.constants`."""
+    """An elementwise activation whose class has registered its `lowcurve.layers.traits.constants`."""
 
     def __init__(self, module: nn.Module) -> None:
-        constants = activation_constants(module)
-        assert constants is not None
-        self.module, self.constants = module, constants
-        size = constants.lipschitz
+        known = constants(module)
+        assert known is not None
+        self.module, self.constants = module, known
+        size = known.lipschitz
         self.gains = Gains(size, size, size)
 
     def evaluate(self, *values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from lowcurve.guarantees.graph import network
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Activation, AveragePool, Channelwise, Linear, MaxPool, Step
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
-from lowcurve.layers.constants import log_betas, log_gammas
+from lowcurve.layers.traits import learned_logs
 from lowcurve.types import Bound
 
 _METHOD = "product of layer norms"
@@ -127,8 +127,8 @@ def _largest_margin(matrix: Tensor, features: Block, hessian: Tensor) -> Block:
 
 
 def _table(model: nn.Module, net: Network, blocks: list[Block], margin: Block) -> tuple[Layer, ...]:
-    beta = {name: math.exp(float(value.detach())) for name, value in log_betas(model).items()}
-    gamma = {name: math.exp(float(value.detach())) for name, value in log_gammas(model).items()}
+    beta = {name: math.exp(float(log.detach().max())) for name, log in learned_logs(model, "beta").items()}
+    gamma = {name: math.exp(float(log.detach().max())) for name, log in learned_logs(model, "gamma").items()}
     terms = {term.layer: term.k2 for term in margin.terms}
     rows = []
     for node, block in zip(net.nodes, blocks[1:], strict=True):

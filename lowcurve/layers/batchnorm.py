@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lowcurve.layers.engine import bounded_exp
+from lowcurve.layers.traits import Learned, learned
 
 
 class _LipschitzBatchNorm(nn.Module):
@@ -101,6 +102,11 @@ class LipschitzBatchNorm2d(_LipschitzBatchNorm):
     """γ-Lipschitz batch norm of images (N, C, H, W)."""
 
     _norm = nn.BatchNorm2d
+
+
+@learned.register
+def _learned(module: _LipschitzBatchNorm) -> tuple[Learned, ...]:
+    return (Learned("gamma", module.log_gamma),)
 
 
 class SharedScales:

@@ -26,6 +26,7 @@ from lowcurve.layers.softplus import (
     sharpness,
     softplus_gradient,
 )
+from lowcurve.layers.traits import smooth
 
 # Batch norms that can be joined with what follows, and the numbers of dimensions of their inputs.
 _NORMS: dict[type, tuple[int, ...]] = {
@@ -64,6 +65,11 @@ class Chain(nn.Sequential):
             else:
                 x = module(x)
         return x, norm
+
+
+@smooth.register
+def _smooth(module: Chain) -> bool:
+    return True
 
 
 def activate(

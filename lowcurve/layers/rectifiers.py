@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.layers.softplus import CenteredSoftplus
+from lowcurve.layers.traits import Constants, constants, constants_between, smooth, softplus_between, softplus_constants
 
 
 class LeakyCenteredSoftplus(nn.Module):
@@ -54,3 +55,24 @@ class SmoothClip(nn.Module):
     def extra_repr(self) -> str:
         """Show the limits."""
         return f"low={self.low:g}, high={self.high:g}"
+
+
+@smooth.register(LeakyCenteredSoftplus)
+@smooth.register(SmoothClip)
+def _smooth(module: nn.Module) -> bool:
+    return True
+
+
+@constants.register
+def _leaky_constants(module: LeakyCenteredSoftplus) -> Constants:
+    return softplus_constants(float(module.softplus.beta.detach()), module.negative_slope)
+
+
+@constants_between.register
+def _leaky_between(module: LeakyCenteredSoftplus, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    return softplus_between(float(module.softplus.beta.detach()), low, high, module.negative_slope)
+
+
+@constants.register
+def _clip_constants(module: SmoothClip) -> Constants:
+    return Constants(1.0, float(module.softplus.beta.detach()) / 4)  # s'' is a difference of two in [0, β/4]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lowcurve.layers.traits import smooth
+
 
 class AveragedResidual(nn.Module):
     """The mean of two branches, (body(x) + shortcut(x)) / 2: at most 1-Lipschitz where both branches are.
@@ -41,3 +43,9 @@ class Normalize(nn.Module):
         """Normalize each channel."""
         shape = (-1, *(1,) * (x.dim() - 2))
         return (x - self.mean.view(shape)) / self.std.view(shape)
+
+
+@smooth.register(AveragedResidual)
+@smooth.register(Normalize)
+def _smooth(module: nn.Module) -> bool:
+    return True

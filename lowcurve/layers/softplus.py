@@ -17,6 +17,15 @@ from torch import Tensor, nn
 
 from lowcurve.layers import _loops
 from lowcurve.layers.engine import LARGEST_EXPONENT, bounded_exp, needed
+from lowcurve.layers.traits import (
+    Constants,
+    Learned,
+    constants,
+    constants_between,
+    learned,
+    softplus_between,
+    softplus_constants,
+)
 
 # PyTorch's softplus is x where βx is above a threshold. From this one on float32 does not show it.
 LEAST_THRESHOLD = 20.0
@@ -50,6 +59,21 @@ class CenteredSoftplus(nn.Module):
     def extra_repr(self) -> str:
         """Show β."""
         return f"beta={float(self.log_beta.detach().exp()):.4g}"
+
+
+@learned.register
+def _learned(module: CenteredSoftplus) -> tuple[Learned, ...]:
+    return (Learned("beta", module.log_beta),)
+
+
+@constants.register
+def _constants(module: CenteredSoftplus) -> Constants:
+    return softplus_constants(float(module.beta.detach()))
+
+
+@constants_between.register
+def _constants_between(module: CenteredSoftplus, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    return softplus_between(float(module.beta.detach()), low, high)
 
 
 def centered_softplus(x: Tensor, log_beta: Tensor) -> Tensor:

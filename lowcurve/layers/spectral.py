@@ -18,6 +18,7 @@ from lowcurve.errors import UserError
 from lowcurve.layers import _loops
 from lowcurve.layers.linear_map import LinearMap, largest_singular
 from lowcurve.layers.softplus import is_transformed
+from lowcurve.layers.traits import smooth
 
 _FIRST_ITERATIONS = 15
 
@@ -75,6 +76,11 @@ class SpectralNorm(nn.Module):
     def renew_slope(self, _keys: Any = None) -> None:
         """Compute S from u and v, which a state dict holds."""
         self.slope.copy_(self.map.outer(self.left, self.right))
+
+
+@smooth.register
+def _smooth(module: SpectralNorm) -> bool:
+    return True
 
 
 class _Normalized(torch.autograd.Function):

@@ -3,27 +3,31 @@
 import torch
 from torch import Tensor, nn
 
-from lowcurve.layers.constants import log_betas, log_gammas
+from lowcurve.layers.traits import learned_logs
 
 
 def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5) -> Tensor:
     r"""Return :math:`R = \lambda_\beta \sum_i \beta_i + \lambda_\gamma \sum_j |\log \gamma_j|`.
 
-    :math:`\beta_i` is the sharpness of the i-th centered softplus, :math:`\gamma_j` the Lipschitz constant
-    allowed to the j-th batch norm, `beta` and `gamma` are the weights :math:`\lambda`. The paper writes
-    :math:`\log \gamma` and takes :math:`\gamma \ge 1` for granted; the absolute value makes :math:`\gamma =
-    1` the minimum instead. A layer that is called several times counts once. A model without such layers
-    has no penalty, 0.
+    :math:`\beta_i` is the sharpness of the i-th centered softplus (or of an activation that says so by
+    `lowcurve.layers.traits.learned`), :math:`\gamma_j` the Lipschitz constant allowed to the j-th batch norm,
+    `beta` and `gamma` are the weights :math:`\lambda`. The paper writes :math:`\log \gamma` and takes
+    :math:`\gamma \ge 1` for granted; the absolute value makes :math:`\gamma = 1` the minimum instead. A layer that
+    is called several times counts once. A model without such layers has no penalty, 0.
 
     >>> from lowcurve.layers.softplus import CenteredSoftplus
     >>> model = nn.Sequential(CenteredSoftplus(init_beta=5.0), CenteredSoftplus(init_beta=3.0))
     >>> round(float(curvature_penalty(model, beta=0.1)), 6)
     0.8
     """
-    sharpness, steepness = tuple(log_betas(model).values()), tuple(log_gammas(model).values())
     penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    if sharpness:  # one stack each: a handful of kernels, however deep the net
-        penalty = penalty + beta * torch.stack(sharpness).exp().sum()
-    if steepness:
-        penalty = penalty + gamma * torch.stack(steepness).abs().sum()
+    if logs := tuple(learned_logs(model, "beta").values()):
+        penalty = penalty + beta * _joined(logs).exp().sum()
+    if logs := tuple(learned_logs(model, "gamma").values()):
+        penalty = penalty + gamma * _joined(logs).abs().sum()
     return penalty
+
+
+def _joined(logs: tuple[Tensor, ...]) -> Tensor:
+    """All numbers as one tensor: a handful of kernels, however deep the net."""
+    return torch.stack(logs) if all(log.ndim == 0 for log in logs) else torch.cat([log.flatten() for log in logs])

@@ -16,8 +16,9 @@ from torch import nn
 from lowcurve.errors import UserError
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
+from lowcurve.layers.traits import smooth
 from lowcurve.surgery.probe import Probe, probe
-from lowcurve.surgery.refuse import input_size, is_linear_layer, is_ours, refuse_unconvertible, refuse_wrapped
+from lowcurve.surgery.refuse import input_size, is_linear_layer, refuse_unconvertible, refuse_wrapped
 from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
@@ -151,7 +152,7 @@ def _note_what_stays(surgery: _Surgery) -> None:
         reason = reason_left(module)
         if reason is not None:
             surgery.left.append(Change(name, kind, "left", reason))
-        elif not convertible and not is_ours(module):
+        elif not convertible and not smooth(module):
             called = (f for f in surgery.run.records[module].functions if f in LEFT_FUNCTIONS)
             surgery.left += [Change(name, f"{spelled(f)} in {kind}", "left", LEFT_FUNCTIONS[f]) for f in called]
 
@@ -240,7 +241,7 @@ def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
 def _verify(model: nn.Module, example_input: Any, untouched: Container[nn.Module]) -> None:
     """Run the result; no activation that has a rule may still be called where it should have been replaced."""
     for module, record in probe(model, example_input).records.items():
-        if module in untouched or is_ours(module):
+        if module in untouched or smooth(module):
             continue
         rest = [spelled(function) for function, _ in activation_functions(record)]
         if rest or activation_rule(module) is not None:

@@ -1,7 +1,8 @@
 """How does a low-curvature model leave home? Folded into plain torch.nn, it needs lowcurve no longer.
 
 Spectral norms are divided into the weights, γ into the batch norms' weights, and activations, residuals and other
-classes of this package become graphs of plain PyTorch operations (`torch.fx.GraphModule`). The result pickles,
+classes of this package become graphs of plain PyTorch operations (`torch.fx.GraphModule`); a class from elsewhere
+stays, or becomes what it has registered (`lowcurve.layers.traits.plain`). The result pickles,
 compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
 """
 
@@ -17,6 +18,7 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.fused import Chain
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.softplus import CenteredSoftplus
+from lowcurve.layers.traits import plain
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
@@ -65,18 +67,12 @@ def _drop_own_hooks(module: nn.Module) -> None:
 
 
 def _without_lowcurve(module: nn.Module) -> nn.Module:
-    if isinstance(module, CenteredSoftplus):
-        return _as_graph(_PlainSoftplus(float(module.beta.detach())), "CenteredSoftplus")
-    if isinstance(module, Normalize):
-        return _as_graph(_PlainNormalize(module.mean, module.std), "Normalize")
-    if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d):
-        return _folded_norm(module)
-    if type(module) is Chain:
-        module.__class__ = nn.Sequential  # type: ignore[assignment]  # keeps hooks and attributes
-        return module
-    if any(base.__module__.startswith("lowcurve.") for base in type(module).__mro__):
-        return _as_graph(module, type(module).__name__)
-    return module
+    """Return the form that the module's class has registered, written out where it is of this package."""
+    found = plain(module)
+    result = module if found is None else found
+    if any(base.__module__.startswith("lowcurve.") for base in type(result).__mro__):
+        return _as_graph(result, type(module).__name__)
+    return result
 
 
 def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
@@ -106,6 +102,11 @@ class _PlainSoftplus(nn.Module):
         return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta
 
 
+@plain.register
+def _plain_softplus(module: CenteredSoftplus) -> nn.Module:
+    return _PlainSoftplus(float(module.beta.detach()))
+
+
 class _PlainNormalize(nn.Module):
     """(x - mean) / std per channel (dimension 1), in a form that does not ask for the number of dimensions."""
 
@@ -122,8 +123,21 @@ class _PlainNormalize(nn.Module):
         return ((x.transpose(1, -1) - self.mean) / self.std).transpose(1, -1)
 
 
+@plain.register
+def _plain_normalize(module: Normalize) -> nn.Module:
+    return _PlainNormalize(module.mean, module.std)
+
+
+@plain.register
+def _plain_chain(module: Chain) -> nn.Module:
+    module.__class__ = nn.Sequential  # type: ignore[assignment]  # keeps hooks and attributes
+    return module
+
+
+@plain.register(LipschitzBatchNorm1d)
+@plain.register(LipschitzBatchNorm2d)
 @torch.no_grad()
-def _folded_norm(module: LipschitzBatchNorm1d | LipschitzBatchNorm2d) -> nn.Module:
+def _plain_norm(module: LipschitzBatchNorm1d | LipschitzBatchNorm2d) -> nn.Module:
     """Multiply min(1, γ / ‖BN‖) into the affine part, which is made where there is none."""
     norm, factor = module.norm, module.factor()
     if norm.affine:

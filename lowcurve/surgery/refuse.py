@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.spectral import spectral_of
+from lowcurve.layers.traits import smooth
 from lowcurve.surgery.probe import LINEAR_LAYERS, Probe
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal
@@ -49,7 +50,7 @@ def refuse_unconvertible(
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     problems = []
     for module in model.modules():
-        if module in untouched or not run.reached(module) or is_ours(module):
+        if module in untouched or not run.reached(module) or smooth(module):
             continue
         problems += [
             f"{where(module, model)}: {text}"
@@ -133,8 +134,3 @@ def input_size(module: nn.Module, run: Probe) -> tuple[int, ...] | None:
     """Return the largest size at which a convolution was used; zero-padded, its norm there bounds all the others."""
     sizes = run.records[module].input_sizes
     return tuple(map(max, *sizes)) if len(sizes) > 1 else sizes[0] if sizes else None
-
-
-def is_ours(module: nn.Module) -> bool:
-    """Whether a module is one of this package's layers, which need no conversion."""
-    return type(module).__module__.startswith("lowcurve.layers.")

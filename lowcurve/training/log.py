@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.files import write_atomic
-from lowcurve.layers.softplus import CenteredSoftplus
+from lowcurve.layers.traits import learned_logs
 
 logger = logging.getLogger("lowcurve.training")
 
@@ -91,10 +91,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def constants(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Return β of every centered softplus and γ of every γ-BN, by layer."""
-    betas = {name: m.beta for name, m in model.named_modules() if isinstance(m, CenteredSoftplus)}
-    gammas = {name: m.gamma for name, m in model.named_modules() if hasattr(m, "log_gamma")}
-    return {
-        kind: dict(zip(layers, torch.stack(list(layers.values())).tolist(), strict=True)) if layers else {}
-        for kind, layers in (("beta", betas), ("gamma", gammas))
-    }
+    """Return β of every activation and γ of every batch norm that learns it, by layer; of several the largest."""
+    found: dict[str, dict[str, float]] = {}
+    for kind in ("beta", "gamma"):
+        values = {name: log.detach().exp().max() for name, log in learned_logs(model, kind).items()}
+        numbers = torch.stack(list(values.values())).tolist() if values else []  # waits for the device once
+        found[kind] = dict(zip(values, numbers, strict=True))
+    return found

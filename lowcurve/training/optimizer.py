@@ -1,23 +1,54 @@
 """How does a step move the weights? SGD with momentum, decay where it belongs, the paper's schedule."""
 
+import math
+from typing import Any
+
 import torch
 from torch import nn
 
+from lowcurve.errors import UserError
+from lowcurve.layers.traits import learned_parameters
 from lowcurve.training.config import TrainConfig
 
-# β and γ are pulled by their own penalty; decay of their logarithms would pull them to 1.
-UNDECAYED = ("log_beta", "log_gamma")
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str, Any]]:
+    """Return two groups for an optimizer of yours: weights decay; β, γ, biases and norm weights do not.
+
+    β and γ are paid for by `lc.curvature_penalty`; decay of their logarithms would pull them to 1. Every parameter that
+    needs a gradient is in one group. `lc.train` follows the paper instead, where all but β and γ decays.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    >>> [len(group["params"]) for group in parameter_groups(net)]
+    [1, 3]
+    >>> optimizer = torch.optim.AdamW(parameter_groups(net, weight_decay=1e-2), lr=1e-3)
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"parameter_groups takes an nn.Module, got {type(model).__name__}; pass the model itself")
+    if not 0 <= weight_decay < math.inf:
+        raise UserError(f"weight_decay is a number from 0, got {weight_decay}; 5e-4 is the paper's")
+    kept = learned_parameters(model)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim <= 1 or name == "bias" or isinstance(module, _NORMS):
+                kept.add(parameter)
+    return _groups(model, kept, weight_decay)
 
 
 def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.SGD:
-    """Return SGD with momentum; weight decay on everything but β and γ."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    decayed = [p for name, p in trained if not name.endswith(UNDECAYED)]
-    kept = [p for name, p in trained if name.endswith(UNDECAYED)]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}]
-    if kept:
-        groups.append({"params": kept, "weight_decay": 0.0})
+    """Return SGD with momentum; weight decay on everything but β and γ, as in the paper."""
+    groups = [group for group in _groups(model, learned_parameters(model), settings.weight_decay) if group["params"]]
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
+
+
+def _groups(model: nn.Module, kept: set[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Split what is trained into what decays and what is `kept` from it, in the model's order."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in trained if p not in kept], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p in kept], "weight_decay": 0.0},
+    ]
 
 
 def learning_rate(settings: TrainConfig, progress: float) -> float:

@@ -7,8 +7,8 @@ from torch import nn
 
 from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert, fold
 from lowcurve.errors import UserError
-from lowcurve.layers.constants import activation_constants
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
+from lowcurve.layers.traits import constants
 from lowcurve.surgery.convert import rescale_statistics
 from tests.surgery.zoo import SMALL, TOKENS, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
 
@@ -300,13 +300,13 @@ def test_smooth_clip_tends_to_hardtanh_and_stays_inside(low, high):
     "layer", [LeakyCenteredSoftplus(0.2, 3.0), SmoothClip(0.0, 6.0, 3.0), SmoothClip(-1.0, 1.0, 3.0)]
 )
 def test_constants_of_the_rectifiers_by_differentiation(layer):
-    constants = activation_constants(layer.double().requires_grad_(False))
+    known = constants(layer.double().requires_grad_(False))
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
-    assert first.min() >= 0 and 0.8 * constants.lipschitz < first.max() <= constants.lipschitz
-    assert 0.9 * constants.curvature < second.abs().max() <= constants.curvature * (1 + 1e-9)
-    assert not constants.convex or second.min() >= 0
+    assert first.min() >= 0 and 0.8 * known.lipschitz < first.max() <= known.lipschitz
+    assert 0.9 * known.curvature < second.abs().max() <= known.curvature * (1 + 1e-9)
+    assert not known.convex or second.min() >= 0
 
 
 def test_a_gate_written_with_relu6_stays_a_gate():

@@ -77,6 +77,32 @@ def test_beta_and_gamma_do_not_decay_and_everything_is_trained_once() -> None:
     assert sorted(members) == sorted(id(parameter) for parameter in net.parameters())
 
 
+class TestParameterGroups:
+    def names(self, net: nn.Module, group: int) -> set[str]:
+        chosen = {id(parameter) for parameter in lc.parameter_groups(net)[group]["params"]}
+        return {name for name, parameter in net.named_parameters() if id(parameter) in chosen}
+
+    def test_beta_gamma_biases_and_norm_weights_do_not_decay(self) -> None:
+        affine = lc.LipschitzBatchNorm1d(4, affine=True)
+        net = nn.Sequential(lc.spectral_norm(nn.Linear(3, 4)), affine, lc.CenteredSoftplus(), nn.LayerNorm((1, 4)))
+        assert self.names(net, 0) == {"0.parametrizations.weight.original"}
+        assert self.names(net, 1) == {name for name, _ in net.named_parameters()} - self.names(net, 0)
+        assert [group["weight_decay"] for group in lc.parameter_groups(net, 0.1)] == [0.1, 0.0]
+
+    def test_frozen_parameters_are_left_out_and_shared_ones_counted_once(self) -> None:
+        layer = nn.Linear(3, 3)
+        net = nn.Sequential(layer, layer, nn.Linear(3, 3).requires_grad_(False))
+        assert (self.names(net, 0), self.names(net, 1)) == ({"0.weight"}, {"0.bias"})
+        torch.optim.AdamW(lc.parameter_groups(net))
+
+    def test_what_it_cannot_take_is_refused(self) -> None:
+        with pytest.raises(UserError, match="takes an nn"):
+            lc.parameter_groups([nn.Linear(2, 2)])
+        for decay in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(UserError, match="weight_decay"):
+                lc.parameter_groups(nn.Linear(2, 2), decay)
+
+
 @pytest.mark.parametrize("epochs", [8, 40, 200])
 def test_the_rate_falls_after_three_quarters_and_seven_eighths(epochs: int) -> None:
     rates = [learning_rate(TrainConfig(epochs=epochs), epoch / epochs) for epoch in range(epochs)]

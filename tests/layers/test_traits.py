@@ -1,4 +1,4 @@
-"""The table of constants against derivatives on a fine grid."""
+"""What layers say of themselves: constants against derivatives on a fine grid, learned parameters by name."""
 
 import math
 
@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
-from lowcurve.layers.constants import ACTIVATIONS, activation_constants, constants_between, log_betas, log_gammas
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
+from lowcurve.layers.traits import Learned, constants, constants_between, learned, learned_logs, learned_parameters
 
 MODULES = [
     CenteredSoftplus(0.3), CenteredSoftplus(7.0), LeakyCenteredSoftplus(0.2, 3.0), SmoothClip(-1.0, 2.0, 4.0),
@@ -31,7 +31,7 @@ def derivatives(module, x):
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_constants_bound_the_derivatives_and_are_attained(module):
-    found = activation_constants(module)
+    found = constants(module)
     x = torch.linspace(-20, 20, 400_001, dtype=torch.float64)[1::2]  # misses 0, where kinks have no derivative
     first, second = derivatives(module, x)
     assert float(first.abs().max()) <= found.lipschitz * (1 + 1e-9)
@@ -44,9 +44,9 @@ def test_constants_bound_the_derivatives_and_are_attained(module):
     assert bool((second >= -1e-9).all()) == found.convex or math.isinf(found.curvature)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if math.isfinite(activation_constants(m).curvature)], ids=str)
+@pytest.mark.parametrize("module", [m for m in MODULES if math.isfinite(constants(m).curvature)], ids=str)
 def test_local_constants_hold_on_their_interval_and_are_no_worse(module):
-    found = activation_constants(module)
+    found = constants(module)
     generator = torch.Generator().manual_seed(0)
     low = 4 * torch.randn(50, generator=generator, dtype=torch.float64)
     high = low + torch.rand(50, generator=generator, dtype=torch.float64)
@@ -58,7 +58,8 @@ def test_local_constants_hold_on_their_interval_and_are_no_worse(module):
 
 
 def test_every_activation_of_the_table_is_tested():
-    assert {type(m) for m in MODULES} == set(ACTIVATIONS)
+    known = {kind for kind in constants.registry if kind.__module__.startswith(("torch.", "lowcurve."))}
+    assert {type(m) for m in MODULES} == known
 
 
 def test_a_subclass_is_not_taken_for_its_parent():
@@ -66,10 +67,27 @@ def test_a_subclass_is_not_taken_for_its_parent():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    assert activation_constants(Doubled()) is None
+    assert constants(Doubled()) is None
 
 
 def test_parameters_are_found_by_name():
     model = nn.Sequential(nn.Linear(2, 2), LipschitzBatchNorm1d(2, init_gamma=4.0), LeakyCenteredSoftplus(0.1, 3.0))
-    assert {k: round(float(v.detach().exp()), 5) for k, v in log_betas(model).items()} == {"2.softplus": 3.0}
-    assert {k: round(float(v.detach().exp()), 5) for k, v in log_gammas(model).items()} == {"1": 4.0}
+    assert {k: round(float(v.detach().exp()), 5) for k, v in learned_logs(model, "beta").items()} == {"2.softplus": 3.0}
+    assert {k: round(float(v.detach().exp()), 5) for k, v in learned_logs(model, "gamma").items()} == {"1": 4.0}
+    norm, activation = model[1], model[2]
+    assert learned_parameters(model) == {norm.log_gamma, activation.softplus.log_beta}
+
+
+def test_a_layer_may_learn_several_numbers_from_parameters_of_any_shape():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.raw, self.log_cap = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(()))
+
+    @learned.register
+    def _(module: Pair):
+        return Learned("beta", module.raw * 2, (module.raw,)), Learned("beta", module.log_cap)
+
+    model = nn.Sequential(Pair())
+    assert {name: log.shape for name, log in learned_logs(model, "beta").items()} == {"0.beta0": (3,), "0.beta1": ()}
+    assert learned_parameters(model) == set(model.parameters())
