@@ -17,6 +17,7 @@ from lowcurve.attacks.pgd import fgsm, projected_gradient
 from lowcurve.attacks.square import random_squares
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.modes import observing
+from lowcurve.outputs import classifier
 from lowcurve.types import AttackResult
 
 
@@ -32,7 +33,7 @@ class Attack:
 
 ATTACKS: dict[str, Attack] = {
     "pgd": Attack(projected_gradient, 40, True, "PGD on the cross-entropy"),
-    "pgd-margin": Attack(partial(projected_gradient, loss=losses.margin), 40, True, "PGD on the margin"),
+    "pgd-margin": Attack(partial(projected_gradient, loss=losses.excess), 40, True, "PGD on the margin"),
     "fgsm": Attack(fgsm, 1, True, "one gradient step"),
     "apgd-t": Attack(apgd_targeted, 100, True, "Auto-PGD, targeted DLR loss, up to 9 targets"),
     "square": Attack(random_squares, 5000, False, "Square, random search"),
@@ -56,8 +57,9 @@ def attack(
     `name` is a key of `ATTACKS`; `eps` a number or one radius per sample; `norm` is 2 or `math.inf`; `steps`
     the gradient steps (queries for "square") of one run, by default the attack's own. Samples that are
     misclassified to begin with, or that the attack does not break, come back unchanged. `success` and
-    `accuracy` are computed anew from the returned examples. The model's mode, gradients and buffers and the
-    global RNG are left as they were.
+    `accuracy` are computed anew from the returned examples; a point at which the model's logits are not finite
+    is no success, as the model gives no answer there. The model may return logits, or an object or a mapping
+    with `logits`. Its mode, gradients and buffers and the global RNG are left as they were.
 
     >>> model = nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.eye(2))
@@ -70,9 +72,10 @@ def attack(
     if restarts < 1 or (steps is not None and steps < 1):
         raise UserError(f"expected steps and restarts of at least 1, got {steps} and {restarts}")
     verify.check_inputs(x, y)
-    norm, radii = verify.check_norm(norm), verify.radii_per_sample(eps, x)
+    norm = verify.check_norm(norm)
+    radii = verify.radii_per_sample(eps, x, norm)
     steps = ATTACKS[name].steps if steps is None else steps
-    x = x.detach()
+    x, model = x.detach(), classifier(model)
     with observing(model):
         with torch.no_grad():
             logits = model(x)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball, streams
-from lowcurve.attacks.losses import ascent, others, targeted_dlr
+from lowcurve.attacks.losses import ascent, misclassified, others, targeted_dlr
 from lowcurve.attacks.trials import Hunt, sweep
 
 _TARGETS = 9  # as in AutoAttack
@@ -71,7 +71,7 @@ def _start(point: Tensor, x: Tensor, y: Tensor, target: Tensor, eps: Tensor) -> 
     low = torch.full_like(eps, -torch.inf)
     zero = torch.zeros_like(x)
     return _State(
-        x, y, target, eps, step=2 * eps, point=point, previous=point, gradient=zero, best_point=point,
+        x, y, target, eps, step=2 * eps, point=point, previous=point, gradient=zero, best_point=x,
         best_gradient=zero, best=low, last=-low, rises=torch.zeros_like(eps), checked=low, midway=low, first=low,
         reduced=torch.ones_like(y, dtype=torch.bool),
     )  # fmt: skip
@@ -84,7 +84,7 @@ def _apgd(model: nn.Module, state: _State, norm: float, steps: int) -> tuple[Ten
     midways = {iteration - _half(window) for iteration, window in checkpoints.items()}
     for iteration in range(steps + 1):
         logits, value, state.gradient = ascent(model, state.point, targeted_dlr, state.y, state.target)
-        broken = logits.argmax(1) != state.y
+        broken = misclassified(logits, state.y)
         if broken.any():
             hunt.leave(broken, state.point)
             hunt.keep(~broken)
@@ -156,9 +156,14 @@ def _hopeful(state: _State, remaining: float) -> Tensor:
 
 
 def _advance(state: _State, norm: float, momentum: float) -> None:
-    """Step along the gradient's direction, project, mix with the last move, project again."""
+    """Step along the gradient's direction, project, mix with the last move, project again.
+
+    From a point where the model has no finite answer, go halfway back to the best one that has (x at first).
+    """
     x, point, eps = state.x, state.point, state.eps
     stride = ball.column(state.step, x)
     ahead = ball.project(point + stride * ball.direction(state.gradient, point, norm), x, eps, norm)
     mixed = point + momentum * (ahead - point) + (1 - momentum) * (point - state.previous)
-    state.previous, state.point = point, ball.project(mixed, x, eps, norm)
+    lost, halfway = ball.column(state.last.isneginf(), x), (point + state.best_point) / 2
+    state.previous = torch.where(lost, halfway, point)
+    state.point = ball.project(torch.where(lost, halfway, mixed), x, eps, norm)

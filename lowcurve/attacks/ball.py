@@ -14,8 +14,8 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 
 def distance(point: Tensor, x: Tensor, norm: float) -> Tensor:
-    """Return ‖point - x‖ per sample."""
-    return torch.linalg.vector_norm((point - x).flatten(1), norm, dim=1)
+    """Return ‖point - x‖ per sample, in float64: in float32 a difference of pixels alone may be wrong by 1e-7."""
+    return torch.linalg.vector_norm((point.double() - x.double()).flatten(1), norm, dim=1)
 
 
 def unit(vector: Tensor) -> Tensor:
@@ -36,17 +36,22 @@ def direction(gradient: Tensor, point: Tensor, norm: float) -> Tensor:
 
 
 def project(point: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:
-    """Bring `point` into the ball around `x` and into [0, 1].
+    """Bring `point` into the ball around `x` and into [0, 1]; the result is in both, however small ε is.
 
     For ℓ∞ this is the exact projection. For ℓ₂ the point is scaled into the ball and then clipped to the box;
-    x is in the box, so clipping moves every coordinate towards x or not at all and the ball is not left.
+    x is in the box, so clipping moves every coordinate towards x or not at all and the ball is not left. Both are
+    computed in float64, and the result is rounded towards x where the nearest number lies farther away than it should.
     """
-    radius = column(eps, x)
+    exact, radius = x.double(), eps.double()
+    delta = point.double() - exact
     if norm == math.inf:
-        return torch.clamp(point, x - radius, x + radius).clamp(0, 1)
-    delta = point - x
-    length = torch.linalg.vector_norm(delta.flatten(1), dim=1).clamp_min(torch.finfo(x.dtype).tiny)
-    return (x + delta * column((eps / length).clamp_max(1), x)).clamp(0, 1)
+        delta = torch.clamp(delta, -column(radius, x), column(radius, x))
+    else:
+        length = torch.linalg.vector_norm(delta.flatten(1), dim=1)
+        delta = delta * column(torch.where(length > radius, radius / length, 1.0), x)
+    nearest = (exact + delta).to(x.dtype)
+    beyond = (nearest.double() - exact).abs() > delta.abs()
+    return torch.where(beyond, torch.nextafter(nearest, x), nearest).clamp(0, 1)
 
 
 def random_start(key: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:

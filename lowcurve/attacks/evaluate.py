@@ -13,6 +13,7 @@ from lowcurve.attacks.table import Evaluation, Row
 from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.modes import observing
+from lowcurve.outputs import classifier
 from lowcurve.progress import track
 
 RADII = (0.05, 0.1, 0.15, 0.2)  # the paper's, for ℓ₂
@@ -45,7 +46,7 @@ def evaluate(
             f"got attacks {list(attacks)}, radii {list(radii)} and {batch_size}"
         )
     attacks, radii = tuple(dict.fromkeys(attacks)), tuple(dict.fromkeys(map(float, radii)))
-    job = _Job(model, split, _budgets(attacks, steps or {}), verify.check_norm(norm), restarts, seed)
+    job = _Job(classifier(model), split, _budgets(attacks, steps or {}), verify.check_norm(norm), restarts, seed)
     storage = Storage(folder, job.settings()) if folder else None
     rows = storage.read() if storage else []
     done = {(row.attack, row.steps, row.eps, row.sample) for row in rows}

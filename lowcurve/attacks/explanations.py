@@ -11,6 +11,7 @@ from lowcurve.attacks import ball, streams, verify
 from lowcurve.attacks.losses import ascent
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.modes import observing
+from lowcurve.outputs import classifier
 
 _TOP = 0.1  # share of the features that count as the most important ones
 
@@ -59,7 +60,7 @@ class Stability:
 
 def noisy(x: Tensor, radius: float, seed: int = 0) -> Tensor:
     """Move each sample by `radius` in a random direction of its own (less where [0, 1] ends)."""
-    return ball.random_start(streams.keys(x, seed), x, verify.radii_per_sample(radius, x), 2.0)
+    return ball.random_start(streams.keys(x, seed), x, verify.radii_per_sample(radius, x, 2.0), 2.0)
 
 
 def explanation_stability(
@@ -76,6 +77,7 @@ def explanation_stability(
     if method not in EXPLANATIONS:
         raise unknown_name("explanation", method, EXPLANATIONS)
     verify.check_inputs(x, y)
+    model = classifier(model)
     with observing(model):
         before, after = (
             EXPLANATIONS[method](model, point, y) for point in (x.detach(), noisy(x.detach(), radius, seed))

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ATTACKS
-from lowcurve.attacks.losses import ascent, cross_entropy
+from lowcurve.attacks.losses import ascent
 from lowcurve.attacks.table import Evaluation
 from lowcurve.modes import observing
+from lowcurve.objectives.cross_entropy import log_odds_against
+from lowcurve.outputs import classifier
 
 _SLACK = 0.002  # accuracies closer than this count as equal
 
@@ -19,8 +21,9 @@ _SLACK = 0.002  # accuracies closer than this count as equal
 def probe(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
     """Look at the model itself: zero gradients, random outputs, probabilities in place of logits."""
     flags = []
+    model = classifier(model)
     with observing(model):
-        logits, _, gradient = ascent(model, x, cross_entropy, y)
+        logits, _, gradient = ascent(model, x, log_odds_against, y)
         with torch.no_grad():
             again = model(x)
     zero = int((gradient.flatten(1) == 0).all(1).sum())

@@ -10,22 +10,23 @@ import torch
 from torch import Tensor, nn
 
 
+def finite(logits: Tensor) -> Tensor:
+    """Say at which points the model answers at all: every logit is a number."""
+    return logits.isfinite().all(1)
+
+
+def misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Say which samples get another answer than y; no answer, NaN or infinite logits, is not another one."""
+    return (logits.argmax(1) != y) & finite(logits)
+
+
 def others(logits: Tensor, y: Tensor) -> Tensor:
     """Return the logits with the label's own set to -∞."""
     return logits.scatter(1, y[:, None], -torch.inf)
 
 
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return logsumexp_{c≠y} z_c - z_y.
-
-    The cross-entropy is softplus of this, so both have the same normalized gradient and the same order, but
-    this one does not vanish in floating point at samples that the model is very sure of.
-    """
-    return others(logits, y).logsumexp(1) - logits.gather(1, y[:, None])[:, 0]
-
-
-def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """Return max_{c≠y} z_c - z_y (Carlini and Wagner 2017), positive where the sample is misclassified."""
+def excess(logits: Tensor, y: Tensor) -> Tensor:
+    """Return max_{c≠y} z_c - z_y (Carlini and Wagner 2017), the negative margin."""
     return others(logits, y).amax(1) - logits.gather(1, y[:, None])[:, 0]
 
 
@@ -49,13 +50,29 @@ def ascent(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the logits z at `point`, the per-sample loss(z, *classes) and its gradient in `point`.
 
-    The gradient is zero for a model whose logits do not depend on the input.
+    The gradient is zero for a model whose logits do not depend on the input. Where the logits are not finite,
+    the loss is -∞ and the gradient 0; see `usable` for gradients that are not.
     """
     point = point.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(point)
         value = loss(logits, *classes)
-        if not value.requires_grad:
-            return logits, value, torch.zeros_like(point)
-        (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True, materialize_grads=True)
-    return logits.detach(), value.detach(), gradient
+        gradient = torch.zeros_like(point)
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True, materialize_grads=True)
+    logits = logits.detach()
+    answers = finite(logits)
+    gradient = torch.where(answers.view(-1, *[1] * (point.dim() - 1)), usable(gradient), 0)
+    return logits, torch.where(answers, value.detach(), -torch.inf), gradient
+
+
+def usable(gradient: Tensor) -> Tensor:
+    """Return finite gradients: NaN becomes 0, and where some slopes of a sample are infinite, only their signs count.
+
+    >>> usable(torch.tensor([[torch.nan, 2.0], [-torch.inf, 2.0]]))
+    tensor([[ 0.,  2.],
+            [-1.,  0.]])
+    """
+    infinite = gradient.isinf()
+    steepest = infinite.flatten(1).any(1).view(-1, *[1] * (gradient.dim() - 1))
+    return torch.where(steepest, gradient.sign() * infinite, gradient).nan_to_num(0.0)

@@ -1,6 +1,5 @@
 """How far is the nearest mistake? An upper estimate per sample, by bisection on the radius of an attack."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +48,7 @@ def minimal_norm(
         raise UserError(f"expected a tolerance between 0 and 1, got {tolerance}")
     verify.check_inputs(x, y)
     norm = verify.check_norm(norm)
-    widest = 1.0 if norm == math.inf else math.sqrt(x[0].numel())
+    widest = verify.diameter(x, norm)
     low = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     high = torch.full_like(low, torch.inf)
     adversarial, trial = x.clone(), low.clone()
@@ -57,13 +56,15 @@ def minimal_norm(
     while searching.any():
         found = attack(model, x[searching], y[searching], name, eps=trial[searching], norm=norm, steps=steps, seed=seed)
         reached = torch.full_like(high, torch.inf)
-        reached[searching] = ball.distance(found.adversarial, x[searching], norm).masked_fill(~found.success, torch.inf)
+        away = ball.distance(found.adversarial, x[searching], norm).to(x.dtype)
+        reached[searching] = away.masked_fill(~found.success, torch.inf)
         better = reached < high
         low = torch.where(searching & ~better, trial, low)
         high = torch.where(better, reached, high)
         adversarial[better] = found.adversarial[better[searching]]
-        searching = (low < (1 - tolerance) * high) & (low < widest)
         trial = _next(low, high, widest)
+        halved = (trial > low) & (trial < high)  # down to the smallest number that there is
+        searching = (low < (1 - tolerance) * high) & (low < widest) & halved
     return MinimalNorm(high, adversarial, low)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball, streams
-from lowcurve.attacks.losses import ascent, cross_entropy
+from lowcurve.attacks.losses import ascent, finite, misclassified
 from lowcurve.attacks.trials import Hunt, sweep
 from lowcurve.errors import UserError
+from lowcurve.objectives.cross_entropy import log_odds_against
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,10 +24,12 @@ def projected_gradient(
     steps: int,
     restarts: int,
     seed: int,
-    loss: Loss = cross_entropy,
+    loss: Loss = log_odds_against,
 ) -> Tensor:
     """Climb `loss` from a random start, projecting after each step; step k of n is 2 ε (1 - k/n) long.
 
+    The loss is the logarithm of the odds against y: the cross-entropy is its softplus, so both have the same normalized
+    gradient and the same order, but the odds do not vanish in floating point at samples that the model is sure of.
     The first steps cross the ball and the last ones settle; no single length does both, and 2.5 ε/n, the usual
     one, leaves ℓ₂ runs some degrees from the best point of the sphere even where the model is linear.
     """
@@ -47,7 +51,7 @@ def fgsm(
         raise UserError(f"expected one step of fgsm, got {steps}; for more use pgd")
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, [1.0], cross_entropy)
+        return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, [1.0], log_odds_against)
 
     return sweep(x, 1, run)
 
@@ -66,12 +70,14 @@ def _climb(
     hunt = Hunt(x)
     for length in (*lengths, None):
         logits, _, gradient = ascent(model, point, loss, y)
-        broken = logits.argmax(1) != y
+        broken = misclassified(logits, y)
         if broken.any():
             hunt.leave(broken, point)
-            point, x, y, eps, gradient = hunt.keep(~broken, point, x, y, eps, gradient)
+            point, x, y, eps, gradient, logits = hunt.keep(~broken, point, x, y, eps, gradient, logits)
         if length is None or not len(x):
             break
         stride = ball.column(length * eps, x)
-        point = ball.project(point + stride * ball.direction(gradient, point, norm), x, eps, norm)
+        ahead = point + stride * ball.direction(gradient, point, norm)
+        back = (x + point) / 2  # from a point without an answer, towards one that has it
+        point = ball.project(torch.where(ball.column(finite(logits), x), ahead, back), x, eps, norm)
     return hunt.found, hunt.points

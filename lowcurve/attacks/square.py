@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball, streams
-from lowcurve.attacks.losses import margin
+from lowcurve.attacks.losses import excess, finite, misclassified
 from lowcurve.attacks.trials import Hunt, sweep
 
 _SHARE = 0.8  # share of the image that the first patches cover
@@ -50,7 +50,7 @@ def _search(
     point, best, candidate = x, torch.full_like(eps, -torch.inf), start(x, eps, key)
     for step in range(steps + 1):
         logits = model(candidate.reshape(-1, *shape))
-        value, broken = margin(logits, y), logits.argmax(1) != y
+        value, broken = excess(logits, y).where(finite(logits), -torch.inf), misclassified(logits, y)
         better = value > best
         point = torch.where(ball.column(better, x), candidate, point)
         best = torch.where(better, value, best)
@@ -151,7 +151,7 @@ def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
     sign = sign.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :height, :width]
     pattern = _dipoles(size)[0].to(x).repeat(rows, columns)[:height, :width]
     delta = ball.unit(sign * pattern)
-    return (x + ball.column(eps, x) * delta).clamp(0, 1)
+    return ball.project(x + ball.column(eps, x) * delta, x, eps, 2)
 
 
 def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
@@ -167,7 +167,7 @@ def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, i
     spare = (eps**2 - (delta**2).flatten(1).sum(1)).clamp_min(0)[:, None, None, None] / x.shape[1]
     mass = (spare + (delta * (target | source)).square().sum((2, 3), keepdim=True)).sqrt()
     moved = torch.where(target, _unit(fresh) * mass, delta * ~source)
-    return (x + ball.column(eps, x) * ball.unit(moved)).clamp(0, 1)
+    return ball.project(x + ball.column(eps, x) * ball.unit(moved), x, eps, 2)
 
 
 def _unit(delta: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball
+from lowcurve.attacks.losses import misclassified
 from lowcurve.errors import UserError
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-6  # relative to ε: what the rounding of ε itself and of the norm may add
 
 
 def check_inputs(x: Tensor, y: Tensor) -> None:
@@ -44,21 +45,32 @@ def check_norm(norm: float) -> float:
     return float(norm)
 
 
-def radii_per_sample(eps: float | Tensor, x: Tensor) -> Tensor:
-    """Return one radius per sample in the type and on the device of `x`."""
-    radii = torch.as_tensor(eps, dtype=x.dtype, device=x.device)
+def radii_per_sample(eps: float | Tensor, x: Tensor, norm: float) -> Tensor:
+    """Return one radius per sample in the type and on the device of `x`, none larger than the box [0, 1]^d."""
+    try:
+        radii = torch.as_tensor(eps, dtype=torch.float64, device=x.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"expected eps as a number or one number per sample, got {eps!r}") from None
     if radii.dim() > 1 or (radii.dim() == 1 and len(radii) != len(x)):
         raise UserError(f"expected one eps or {len(x)} of them, got shape {tuple(radii.shape)}")
     if not bool((radii >= 0).all() & radii.isfinite().all()):
         raise UserError(f"expected eps ≥ 0, got {eps}")
-    return radii.expand(len(x)).clone()
+    return radii.clamp_max(diameter(x, norm)).to(x.dtype).expand(len(x)).clone()
+
+
+def diameter(x: Tensor, norm: float) -> float:
+    """Return the largest distance of two points of the box [0, 1]^d."""
+    return 1.0 if norm == math.inf else math.sqrt(x[0].numel())
 
 
 def successes(model: nn.Module, adversarial: Tensor, x: Tensor, y: Tensor, eps: Tensor, norm: float) -> Tensor:
-    """Say which examples are in the ball (to 1e-5), in [0, 1] and misclassified, all of it computed anew."""
-    far = ball.distance(adversarial.double(), x.double(), norm) > eps + TOLERANCE
+    """Say which examples are in the ball (to 1e-6 of ε), in [0, 1] and misclassified, all of it computed anew.
+
+    A point at which some logit is NaN or infinite is no example: the model has no answer there, not a wrong one.
+    """
+    near = ball.distance(adversarial, x, norm) <= eps.double() * (1 + TOLERANCE)
     flat = adversarial.flatten(1)
-    outside = (flat < 0).any(1) | (flat > 1).any(1)
+    inside = ((flat >= 0) & (flat <= 1)).all(1)
     with torch.no_grad():
-        predicted = model(adversarial).argmax(1)
-    return (predicted != y) & ~far & ~outside
+        wrong = misclassified(model(adversarial), y)
+    return wrong & near & inside

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from lowcurve.attacks.losses import misclassified
 from lowcurve.modes import observing
+from lowcurve.outputs import classifier
 
 
 def boundary_distance(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 20, targets: int = 9) -> Tensor:
@@ -23,6 +25,7 @@ def boundary_distance(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 20
     >>> float(boundary_distance(model, torch.tensor([[0.9, 0.1]]), torch.tensor([0])))  # 0.8 / √2
     0.565...
     """
+    model = classifier(model)
     with observing(model), parametrize.cached():
         with torch.no_grad():
             logits = model(x)
@@ -45,7 +48,7 @@ def _towards(model: nn.Module, x: Tensor, y: Tensor, target: Tensor, steps: int)
         margin = logits[rows, y] - logits[rows, target]
         (gradient,) = torch.autograd.grad(margin.sum(), moved)
         length = delta.flatten(1).double().norm(dim=1)
-        better = (logits.argmax(1) != y) & (length < best)
+        better = misclassified(logits, y) & (length < best)
         best = torch.where(better, length, best)
         nearest = torch.where(_wide(better, x), delta, nearest)
         slope = gradient.flatten(1)
@@ -61,7 +64,7 @@ def _drawn_back(model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, best: Ten
     low, high = torch.zeros_like(best), torch.ones_like(best)
     for _ in range(15):
         middle = (low + high) / 2
-        deceived = model(x + _wide(middle.to(x.dtype), x) * delta).argmax(1) != y
+        deceived = misclassified(model(x + _wide(middle.to(x.dtype), x) * delta), y)
         low, high = torch.where(deceived, low, middle), torch.where(deceived, middle, high)
     # the length is that of the point that was tried, rounding of x + tδ included
     point = x + _wide(high.to(x.dtype), x) * delta
