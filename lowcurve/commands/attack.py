@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lowcurve.commands.target import Trust
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
@@ -24,6 +26,7 @@ def attack(
     versus: Annotated[str | None, typer.Option(help="A second run or package:factory to compare with.")] = None,
     data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    trust: Trust = None,
     attacks: Annotated[str, typer.Option(help="Names, joined by commas.")] = "pgd,apgd-t,square",
     radii: Annotated[str, typer.Option(help="Radii in pixels of [0, 1], joined by commas.")] = "0.05,0.1,0.15,0.2",
     norm: Annotated[str, typer.Option(help="2 or inf.")] = "2",
@@ -44,10 +47,10 @@ def attack(
     from lowcurve.attacks.evaluate import evaluate
     from lowcurve.commands.target import resolve
 
-    first = resolve(target, data, data_dir)
+    first = resolve(target, data, data_dir, trust)
     subjects = [first]
     if versus:
-        other = resolve(versus, data or first.dataset.name, data_dir)
+        other = resolve(versus, data or first.dataset.name, data_dir, trust)
         subjects.append(replace(other, name=versus) if other.name == first.name else other)
     split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
     folder = output or (first.folder / "attack" if first.folder else None)

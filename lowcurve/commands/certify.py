@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowcurve.commands.target import Trust
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
@@ -19,6 +21,7 @@ def certify(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    trust: Trust = None,
     samples: Annotated[str, typer.Option(help="Test samples: a number, or all.")] = "500",
     local: Annotated[bool, typer.Option(help="Refine the bounds inside each ball: larger radii, more work.")] = True,
     layers: Annotated[bool, typer.Option(help="Show the bounds layer by layer.")] = True,
@@ -33,7 +36,7 @@ def certify(
     from lowcurve.guarantees.certificate import certify as certified
     from lowcurve.guarantees.summary import bounds
 
-    found = resolve(target, data, data_dir)
+    found = resolve(target, data, data_dir, trust)
     split = found.dataset.test.subset(_count(samples), seed)
     x, y = split.batch(slice(None))
     console = Console()

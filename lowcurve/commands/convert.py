@@ -5,11 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from lowcurve.commands.target import Trust
+
 
 def convert(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: Annotated[str | None, typer.Option(help="Measure on the test split of this data set.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    trust: Trust = None,
     input_size: Annotated[
         str | None, typer.Option(help="Without --data: shape of one input, such as 3,32,32; pixels are random.")
     ] = None,
@@ -30,7 +33,7 @@ def convert(
     from lowcurve.surgery.compare import compare
     from lowcurve.surgery.convert import convert as operate
 
-    model, x, y = _load(target, data, data_dir, input_size, samples)
+    model, x, y = _load(target, data, data_dir, input_size, samples, trust)
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
     console = Console()
@@ -45,7 +48,9 @@ def convert(
     console.print(measured)
 
 
-def _load(target: str, data: str | None, data_dir: Path | None, input_size: str | None, samples: int) -> Any:
+def _load(
+    target: str, data: str | None, data_dir: Path | None, input_size: str | None, samples: int, trust: str | None
+) -> Any:
     """Return the model, inputs, and labels where a data set gives them."""
     import torch
 
@@ -55,7 +60,7 @@ def _load(target: str, data: str | None, data_dir: Path | None, input_size: str 
     from lowcurve.modes import generator
 
     if input_size is None:
-        found = resolve(target, data, data_dir)
+        found = resolve(target, data, data_dir, trust)
         return found.model, *found.dataset.test.subset(samples).batch(slice(None))
     try:
         shape = [int(side) for side in input_size.split(",")]

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowcurve.commands.target import Trust
+
 if TYPE_CHECKING:
     from lowcurve.geometry.dataset import Measurements
     from lowcurve.geometry.stability import Profile
@@ -16,6 +18,7 @@ def measure(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    trust: Trust = None,
     samples: Annotated[str, typer.Option(help="Samples per split: a number, a share such as 0.1, or all.")] = "500",
     tol: Annotated[float, typer.Option(help="Relative residual at which a Hessian norm is final.")] = 1e-2,
     max_iterations: Annotated[int, typer.Option(min=1, help="Most Hessian-vector products per sample.")] = 30,
@@ -32,7 +35,7 @@ def measure(
     from lowcurve.geometry import dataset
 
     count = _count(samples)
-    found = resolve(target, data, data_dir)
+    found = resolve(target, data, data_dir, trust)
     settings: dict[str, Any] = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
     splits = {"train": found.dataset.train, "test": found.dataset.test}
     tables = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from lowcurve.errors import UserError
 
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lowcurve.data.dataset import Dataset
+
+Trust = Annotated[
+    str | None,
+    typer.Option(help="package:factory that makes the run's network. Naming it here runs it; a run's files cannot."),
+]
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,11 @@ class Target:
     folder: Path | None
 
 
-def resolve(target: str, data: str | None = None, data_dir: Path | None = None) -> Target:
-    """Load the model that `target` names; the data set is `data`, or the one that the run was trained on."""
+def resolve(target: str, data: str | None = None, data_dir: Path | None = None, trust: str | None = None) -> Target:
+    """Load the model that `target` names; the data set is `data`, or the one that the run was trained on.
+
+    A run's files may name a function that makes its network: it is run only if the user names it too, as `trust`.
+    """
     from lowcurve.data import load_dataset
     from lowcurve.factory import load_factory
 
@@ -36,7 +46,7 @@ def resolve(target: str, data: str | None = None, data_dir: Path | None = None) 
         dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
         if data is None:  # the samples that the run was trained and tested on
             dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
-        return Target(load(target), dataset, Path(target).name, Path(target))
+        return Target(load(target, factory=trust), dataset, Path(target).name, Path(target))
     model = load_factory(target)
     if data is None:
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")

@@ -4,9 +4,14 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lowcurve.commands.target import Trust
+
+if TYPE_CHECKING:
+    from lowcurve.training.config import Config
 
 
 class _Lines(logging.Handler):
@@ -29,6 +34,7 @@ def train(
     output: Annotated[Path | None, typer.Option(help="Folder in which the run's folder is made.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
     resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
+    trust: Trust = None,
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
     from lowcurve.errors import unknown_name
@@ -41,7 +47,26 @@ def train(
     logging.getLogger("lowcurve").setLevel(logging.INFO)
     paths = {"output": output, "data.dir": data_dir, "model.from": source}
     given = [f"{key}={str(value)!r}" for key, value in paths.items() if value is not None]
-    run = run_training(read_config(recipe, [*given, *(changes or [])]), resume="auto" if resume == "auto" else "never")
+    config = read_config(recipe, [*given, *(changes or [])])
+    if trust is None and source is None and _is_of_a_run(recipe):
+        _refuse_names_of_files(config, read_config(recipe), recipe)
+    run = run_training(config, resume="auto" if resume == "auto" else "never", factory=trust)
     if os.environ.get("RANK", "0") == "0":
         summary = run.summary
         typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")
+
+
+def _is_of_a_run(recipe: Path) -> bool:
+    """Whether a recipe is a file of a run, perhaps somebody else's, and not one that its user wrote."""
+    marks = ("environment.json", "summary.json", "model.safetensors", "checkpoints")
+    return recipe.name == "config.toml" or any((recipe.parent / mark).exists() for mark in marks)
+
+
+def _refuse_names_of_files(config: "Config", written: "Config", recipe: Path) -> None:
+    """Refuse to import what only the file of a run names; a name on the command line is the user's own."""
+    from lowcurve.factory import refuse_foreign
+    from lowcurve.training.network import own_factory
+
+    name = own_factory(config)
+    if name is not None and name == own_factory(written):
+        raise refuse_foreign(name, recipe)

@@ -21,9 +21,10 @@ class Subject:
     @cached_property
     def model(self) -> "nn.Module":
         """The trained model."""
+        from lowcurve.training.network import own_factory
         from lowcurve.training.runs import load
 
-        return load(self.cell.folder)
+        return load(self.cell.folder, factory=own_factory(self.cell.config))  # named by the user, not by the folder
 
     @cached_property
     def dataset(self) -> "Dataset":

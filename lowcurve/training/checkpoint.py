@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
-from lowcurve.files import write_atomic
+from lowcurve.files import read_bytes, write_atomic
 
 log = logging.getLogger(__name__)
 KEEP = 2
@@ -63,10 +63,10 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    body = json.loads(path.read_text("utf-8"))
+    body = json.loads(read_bytes(path))
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise ValueError("its JSON has been altered")
-    data = path.with_suffix(".safetensors").read_bytes()
+    data = read_bytes(path.with_suffix(".safetensors"))
     if hashlib.sha256(data).hexdigest() != body["tensors_sha256"]:
         raise ValueError("its tensors have been altered")
     return Checkpoint(Position.model_validate(body["position"]), load(data))
@@ -106,16 +106,30 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
     load_weights(model, weights, f"checkpoint {checkpoint.position.total}")
     for name, parameter in model.named_parameters():
         momentum = checkpoint.tensors.get(f"momentum.{name}")
-        if momentum is not None and momentum.shape != parameter.shape:
-            raise UserError(f"the momentum of {name} does not fit the network of config.toml; start the run anew")
         if momentum is not None:
+            _refuse_unsound(parameter.detach(), momentum, f"checkpoint {checkpoint.position.total}: momentum.{name}")
             optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(momentum)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:
-    """Load a complete state; a mismatch is explained by its first lines."""
+    """Load a complete and sound state; a mismatch is explained by its first lines."""
+    own = model.state_dict()
+    for name in own.keys() & weights.keys():
+        _refuse_unsound(own[name].detach(), weights[name], f"{where}: {name}")
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:400]
         raise UserError(f"the weights of {where} do not fit the network of its config.toml: {reason}") from None
+
+
+def _refuse_unsound(own: Tensor, tensor: Tensor, where: str) -> None:
+    """Refuse another type or shape, and values that are no numbers where the network's own are."""
+    if (tensor.dtype, tensor.shape) != (own.dtype, own.shape):
+        raise UserError(
+            f"{where} does not fit the network: expected {own.dtype} of shape {tuple(own.shape)}, got {tensor.dtype} "
+            f"of shape {tuple(tensor.shape)}; use the network that it was saved from"
+        )
+    odd = ~tensor.isfinite() & (tensor != own.to(tensor.device)) if tensor.is_floating_point() else tensor.isnan()
+    if odd.any():
+        raise UserError(f"{where} holds {int(odd.sum())} value(s) that are no finite numbers; train it again")

@@ -2,17 +2,21 @@
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from lowcurve.files import write_atomic
+from lowcurve.errors import UserError
+from lowcurve.files import append, own_folder, read_bytes, write_atomic, writing
 from lowcurve.layers.traits import learned_logs
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+NEEDED = {"loss", "train_accuracy", "images_per_second", "beta", "gamma"}  # in every row; evaluations are in some
 logger = logging.getLogger("lowcurve.training")
 
 
@@ -39,29 +43,25 @@ class Log:
 
     def __init__(self, folder: Path, epoch: int, enabled: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
-        self.rows = [row for row in read_metrics(folder) if row["epoch"] < epoch]
+        self.rows = _whole_rows(self.path)[0][:epoch]
         self.enabled = enabled
         if enabled:
-            from torch.utils.tensorboard import SummaryWriter
-
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch or None)
+            self.board = _board(folder, epoch)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one epoch."""
         self.rows.append(row)
         if not self.enabled:
             return
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        for key, value in row.items():
-            named = value if isinstance(value, dict) else {"": value}
-            for name, number in named.items():
-                if number is not None:
-                    self.board.add_scalar(f"{key}/{name}" if name else key, number, row["epoch"])
-        self.board.flush()
+        append(self.path, json.dumps(row) + "\n")
+        with writing(self.path.parent / "tensorboard"):
+            for key, value in row.items():
+                named = value if isinstance(value, dict) else {"": value}
+                for name, number in named.items():
+                    if number is not None:
+                        self.board.add_scalar(f"{key}/{name}" if name else key, number, row["epoch"])
+            self.board.flush()
         shown = ("loss", "train_accuracy", "test_accuracy", "images_per_second")
         logger.info(
             "epoch %d  %s",
@@ -72,22 +72,65 @@ class Log:
     def close(self) -> None:
         """Close the event file."""
         if self.enabled:
-            self.board.close()
+            with writing(self.path.parent / "tensorboard"):
+                self.board.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of `metrics.jsonl` up to the first that is not whole."""
-    rows: list[dict[str, Any]] = []
+    """Return the rows of `metrics.jsonl`; a last line without its end, as a kill leaves it, is left out."""
+    rows, damage = _whole_rows(folder / "metrics.jsonl")
+    if damage:
+        raise UserError(f"{folder / 'metrics.jsonl'}: {damage}; put the file back, or train the run again")
+    return rows
+
+
+def rows_before(folder: Path, epoch: int) -> list[dict[str, Any]]:
+    """Return the rows of the epochs that a checkpoint has behind it; what comes after them is trained anew."""
     path = folder / "metrics.jsonl"
-    for line in path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []:
+    rows, damage = _whole_rows(path)
+    if len(rows) < epoch:
+        raise UserError(
+            f"{path} should tell of {epoch} epochs before the checkpoint, got {len(rows)}"
+            f"{f' ({damage})' if damage else ''}; put the file back, or start anew under another name"
+        )
+    if damage:
+        logger.warning("%s: %s; epochs from %d on are trained and written anew", path, damage, epoch)
+    return rows[:epoch]
+
+
+def _whole_rows(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows up to the first that is none, and what is wrong with that one."""
+    rows: list[dict[str, Any]] = []
+    try:
+        lines = read_bytes(path).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return rows, ""
+    except OSError as error:
+        return rows, str(error.strerror)
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(row, dict) or row.get("epoch") != len(rows):
-            break
+        except (ValueError, RecursionError):
+            return rows, f"line {number} is no JSON"
+        if not _is_row(row, len(rows)):
+            return rows, f"line {number} is not the row of epoch {len(rows)}"
         rows.append(row)
-    return rows
+    return rows, ""
+
+
+def _is_row(row: Any, epoch: int) -> bool:
+    """Whether this is what `Log.write` is given: numbers by name, and by layer."""
+    if not isinstance(row, dict) or type(row.get("epoch")) is not int or row["epoch"] != epoch:
+        return False
+    values = [inner for value in row.values() for inner in (value.values() if isinstance(value, dict) else (value,))]
+    return row.keys() >= NEEDED and all(value is None or type(value) in (int, float) for value in values)
+
+
+def _board(folder: Path, epoch: int) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    with writing(folder / "tensorboard"):
+        return SummaryWriter(str(own_folder(folder, "tensorboard")), purge_step=epoch or None)
 
 
 def constants(model: nn.Module) -> dict[str, dict[str, float]]:

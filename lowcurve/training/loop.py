@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import cached
 from lowcurve.data import Dataset, Split, load_dataset
 from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
+from lowcurve.factory import Factory
 from lowcurve.files import write_json
 from lowcurve.modes import flushed_denormals, generator, kept_memory
 from lowcurve.progress import bars
@@ -31,7 +32,7 @@ from lowcurve.training.checkpoint import (
 from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, processes
 from lowcurve.training.interrupt import Request, stop_requests
-from lowcurve.training.log import Log, Meter, constants
+from lowcurve.training.log import Log, Meter, constants, rows_before
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, environment
@@ -43,13 +44,14 @@ READ_EVERY = 50  # steps between readings of the loss where each waits for a GPU
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to save or stop
 
 
-def train(config: Config, resume: Resume = "never") -> Run:
+def train(config: Config, resume: Resume = "never", factory: Factory | None = None) -> Run:
     """Train what `config` says in its folder; with `resume` "auto" go on where an earlier call was stopped.
 
     A run that was killed at any moment and resumed ends with the same bits as one that was not, on the same
-    machine, number of threads and processes. A finished run is returned as it is.
+    machine, number of threads and processes. A finished run is returned as it is. `config` may name a function of
+    yours for the network (`model.from`); one that the files of another run name is not run: pass it as `factory`.
     """
-    with processes(config.train.device) as world, claim(config, resume, world) as run:
+    with processes(config.train.device) as world, claim(config, resume, world, factory) as run:
         if run.finished:
             return run
         devices = [world.device] if world.device.type == "cuda" else []
@@ -107,10 +109,11 @@ class Session:
         """Go back to a checkpoint."""
         restore(checkpoint, self.model, self.optimizer)
         sums, position = checkpoint.tensors.get("meter"), checkpoint.position
-        if sums is None or sums.shape != self.meter.sums.shape:
+        if sums is None or (sums.dtype, sums.shape) != (torch.float64, self.meter.sums.shape):
             raise UserError(f"checkpoint {position.total} belongs to another method; start the run anew")
         if self.world.first:  # the sums of all processes
             self.meter.sums.copy_(sums)
+        rows_before(self.run.folder, position.epoch)  # refused before anything is written
         self.epoch, self.step, self.seconds = position.epoch, position.step, position.seconds
 
     def diverged(self, loss: float) -> UserError:
@@ -130,8 +133,12 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     checkpoint = latest_checkpoint(run.folder / "checkpoints")
     world.wait()  # the first process writes below
     torch.manual_seed(config.train.seed)
-    make = network if config.model.source is None or checkpoint else start_from
-    model = make(config, dataset.input_size, dataset.num_classes, run.folder).to(world.device).train()
+    shape = dataset.input_size, dataset.num_classes
+    if config.model.source is None or checkpoint:
+        model = network(config, *shape, run.folder, run.factory)
+    else:
+        model = start_from(config, *shape, run.factory)
+    model = model.to(world.device).train()
     if config.train.channels_last and len(dataset.input_size) == 3:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.train.compile:

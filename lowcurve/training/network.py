@@ -1,6 +1,9 @@
-"""Which network does a recipe train? A new one of the method, or an existing one after its surgery."""
+"""Which network does a recipe train? A new one of the method, or an existing one after its surgery.
 
-import shutil
+A function that makes the network is run only where the caller names or passes it as `factory`; the names in the files
+of a run are shown and not imported.
+"""
+
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,16 +11,22 @@ import torch
 from torch import nn
 
 from lowcurve.errors import UserError
-from lowcurve.factory import load_factory
+from lowcurve.factory import Factory, load_factory, refuse_foreign
+from lowcurve.files import own_folder, write_atomic
 from lowcurve.methods import Method, build, operate
 from lowcurve.modes import observing
-from lowcurve.training.config import Config, read_config
+from lowcurve.training.config import Config, dump_config, read_config
 
 SOURCE = "source"  # folder in a run that keeps the recipe of the run it started from
 
 
-def network(config: Config, input_size: tuple[int, ...], num_classes: int, folder: Path) -> nn.Module:
-    """Return the architecture of a run, with weights from the global generator."""
+def network(
+    config: Config, input_size: tuple[int, ...], num_classes: int, folder: Path, factory: Factory | None = None
+) -> nn.Module:
+    """Return the architecture of the run in `folder`, with weights from the global generator.
+
+    Where it was not made here, `factory` makes it.
+    """
     method = config.method.method
     if config.model.source is None:
         model = config.model
@@ -31,39 +40,57 @@ def network(config: Config, input_size: tuple[int, ...], num_classes: int, folde
             coefficients=config.method,
             skip=model.skip,
         )
-    if (folder / SOURCE).is_dir():
+    if kept_source(folder):
         before = read_config(folder / SOURCE / "config.toml")
-        net = network(before, input_size, num_classes, folder / SOURCE)
+        net = network(before, input_size, num_classes, folder / SOURCE, factory)
         _check_skip(config, before)
         method = _rest(method, before.method.method)
+    elif factory is None:
+        raise refuse_foreign(config.model.source, folder)
     else:
-        net = load_factory(config.model.source)
+        net = load_factory(factory)
     _check(net, input_size, num_classes, config.model.source)
     return operate(net, method, input_size, config.method, config.model.skip)
 
 
-def start_from(config: Config, input_size: tuple[int, ...], num_classes: int, folder: Path) -> nn.Module:
+def start_from(
+    config: Config, input_size: tuple[int, ...], num_classes: int, factory: Factory | None = None
+) -> nn.Module:
     """Return the network that a recipe with `model.from` starts to train, with the weights of its source."""
     from lowcurve.training.runs import load, load_config
 
     source = str(config.model.source)
-    if not Path(source).is_dir():
-        return network(config, input_size, num_classes, folder)
-    net = load(source)
+    method = config.method.method
+    if Path(source).is_dir():
+        net, before = load(source, factory=factory), load_config(source)
+        _check_skip(config, before)
+        method = _rest(method, before.method.method)
+    else:
+        net = load_factory(factory or source)
     _check(net, input_size, num_classes, source)
-    before = load_config(source)
-    _check_skip(config, before)
-    method = _rest(config.method.method, before.method.method)
     return operate(net, method, input_size, config.method, config.model.skip)
+
+
+def own_factory(config: Config) -> str | None:
+    """Return the function that a recipe names for its network, for callers that have the recipe from their user."""
+    source = config.model.source
+    return source if source and ":" in source and not Path(source).is_dir() else None
 
 
 def keep_source(source: str, folder: Path) -> None:
     """Copy the recipes of the run that `source` names and of its own sources: `network` needs no other folder."""
     if Path(source).is_dir():
-        (folder / SOURCE).mkdir(exist_ok=True)
-        shutil.copyfile(Path(source) / "config.toml", folder / SOURCE / "config.toml")
-        if (Path(source) / SOURCE).is_dir():
-            shutil.copytree(Path(source) / SOURCE, folder / SOURCE / SOURCE, dirs_exist_ok=True)
+        before = read_config(Path(source) / "config.toml")
+        write_atomic(own_folder(folder, SOURCE) / "config.toml", dump_config(before))
+        if kept_source(Path(source)):
+            keep_source(str(Path(source) / SOURCE), folder / SOURCE)
+
+
+def kept_source(folder: Path) -> bool:
+    """Whether a run keeps the recipe of another; a link there could lead in a circle and is refused."""
+    if (folder / SOURCE).is_symlink():
+        raise UserError(f"expected {folder / SOURCE} to be a folder, got a link; remove it")
+    return (folder / SOURCE).is_dir()
 
 
 def _rest(method: Method, done: Method) -> Method:

@@ -1,12 +1,14 @@
 """What is a run? A folder with its recipe, its figures, its weights and what it was made with."""
 
+import copy
 import hashlib
 import json
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ import lowcurve
 from lowcurve.data import Dataset
 from lowcurve.environment import git_revision, processor
 from lowcurve.errors import UserError
-from lowcurve.files import write_atomic
+from lowcurve.factory import Factory
+from lowcurve.files import read_bytes, write_atomic
 from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
 from lowcurve.training.log import read_metrics
@@ -28,9 +31,13 @@ from lowcurve.training.network import network
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder; everything is read from it when asked for."""
+    """A run's folder; everything is read from it when asked for.
+
+    `factory` is what the caller of `train` named for the network where it was not made here.
+    """
 
     folder: Path
+    factory: Factory | None = field(default=None, compare=False)
 
     @property
     def config(self) -> Config:
@@ -66,22 +73,33 @@ def load_config(run: Run | Path | str) -> Config:
     return read_config(folder / "config.toml")
 
 
-def load(run: Run | Path | str) -> nn.Module:
-    """Return the trained network of a run, in eval mode on the CPU."""
+def load(run: Run | Path | str, model: nn.Module | None = None, factory: Factory | None = None) -> nn.Module:
+    """Return the trained network of a run, in eval mode on the CPU.
+
+    Files of a run may name a function that made its network. That name is not imported: pass the network as `model`
+    (before its surgery, or after it: then it is filled and returned), or the function or its name as `factory`.
+    """
     run = run if isinstance(run, Run) else Run(Path(run))
     config = run.config
     if not run.finished:
         raise UserError(f"{run.folder} is not finished; run its recipe again with --resume auto")
-    made, expected = run.environment, run.summary.get("weights_sha256")
+    weights = _read_weights(run)
+    if model is None or model.state_dict().keys() != weights.keys():
+        make = factory or run.factory if model is None else partial(copy.deepcopy, model)
+        with torch.random.fork_rng(devices=[]):
+            model = network(config, *_shape(run), run.folder, make)
+    load_weights(model, weights, str(run.folder))
+    return model.eval()
+
+
+def _shape(run: Run) -> tuple[tuple[int, ...], int]:
+    """Return the shape of one input and the number of classes."""
+    made = run.environment
     try:
-        shape = made["data"]
-        input_size, num_classes = tuple(map(int, shape["input_size"])), int(shape["num_classes"])
+        data = made["data"]
+        return tuple(map(int, data["input_size"])), int(data["num_classes"])
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{run.folder}/environment.json does not tell the data's shape; train it again") from None
-    with torch.random.fork_rng(devices=[]):
-        model = network(config, input_size, num_classes, run.folder)
-    load_weights(model, _read_weights(run.folder / "model.safetensors", expected), str(run.folder))
-    return model.eval()
 
 
 def save_model(folder: Path, model: nn.Module) -> str:
@@ -92,10 +110,13 @@ def save_model(folder: Path, model: nn.Module) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read_weights(path: Path, expected: object) -> dict[str, Tensor]:
+def _read_weights(run: Run) -> dict[str, Tensor]:
+    path, expected = run.folder / "model.safetensors", run.summary.get("weights_sha256")
+    if not isinstance(expected, str):
+        raise UserError(f"{run.folder}/summary.json does not tell the SHA-256 of the weights; train it again")
     try:
-        data = path.read_bytes()
-        if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+        data = read_bytes(path)
+        if hashlib.sha256(data).hexdigest() != expected:
             raise UserError(f"{path} has been altered since its run was finished; train it again")
         return safetensors.torch.load(data)
     except (OSError, SafetensorError) as error:
@@ -136,7 +157,7 @@ def environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}; train the run again") from None
     if not isinstance(content, dict):

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowcurve.errors import UserError
+from lowcurve.factory import Factory
 from lowcurve.files import lock, make_folder, own_folder, write_atomic
 from lowcurve.training.config import Config, dump_config, read_config
 from lowcurve.training.distributed import World
+from lowcurve.training.network import own_factory
 from lowcurve.training.runs import Run
 
 Resume = Literal["auto", "never"]
@@ -26,7 +28,7 @@ PLACE = {
 
 
 @contextmanager
-def claim(config: Config, resume: Resume, world: World) -> Iterator[Run]:
+def claim(config: Config, resume: Resume, world: World, factory: Factory | None = None) -> Iterator[Run]:
     """Hold the run's folder for this training, or say why not; every process learns of a refusal."""
     problem: UserError | None = None
     with ExitStack() as held:
@@ -37,7 +39,7 @@ def claim(config: Config, resume: Resume, world: World) -> Iterator[Run]:
                 problem = error
         if world.any(problem is not None):
             raise problem or UserError(f"the first process could not start in {config.folder}; see its message")
-        yield Run(config.folder)
+        yield Run(config.folder, factory or own_factory(config))
 
 
 def _claim(config: Config, resume: Resume, held: ExitStack) -> None:

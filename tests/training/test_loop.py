@@ -17,7 +17,7 @@ from lowcurve.methods import METHODS
 from lowcurve.training.log import Meter
 from lowcurve.training.loop import evaluate, train
 from lowcurve.training.runs import Run, load, load_config
-from tests.training.makers import recipe, same_bits, weights
+from tests.training.makers import recipe, same_bits, small_net, weights
 
 
 def test_surgery_leaves_a_skipped_layer_alone_in_training_and_when_loaded(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ class TestFolder:
 
     def test_the_model_loads_and_repeats_its_accuracy(self, finished: Run) -> None:
         before = torch.random.get_rng_state()
-        model = load(finished.folder)
+        model = load(finished.folder, factory=small_net)
         assert torch.equal(torch.random.get_rng_state(), before) and not model.training
         test = load_dataset("digits").subset(96, 50).test
         assert evaluate(model, test)[0] == finished.summary["accuracy"]
@@ -177,7 +177,8 @@ class TestFineTuning:
                 model={"from": str(base.folder)},
                 data={"name": "digits", "limit_train": 400, "limit_test": 100},
                 train={"epochs": 1, "lr": 1e-12, "batch_size": 400},
-            )
+            ),
+            factory=base.factory,
         )
         assert base.summary["accuracy"] > 0.5
         assert abs(tuned.summary["accuracy"] - base.summary["accuracy"]) <= 0.05
@@ -186,8 +187,13 @@ class TestFineTuning:
 
     def test_it_loads_without_its_source_and_can_be_tuned_again(self, tmp_path: Path) -> None:
         base = train(recipe(tmp_path, name="base", method={"name": "csoftplus-only"}))
-        second = train(recipe(tmp_path, name="second", method={"name": "lcnn"}, model={"from": str(base.folder)}))
-        third = train(recipe(tmp_path, name="third", method={"name": "lcnn"}, model={"from": str(second.folder)}))
+        second, third = (
+            train(
+                recipe(tmp_path, name=name, method={"name": "lcnn"}, model={"from": str(tmp_path / source)}),
+                factory=small_net,
+            )
+            for name, source in (("second", "base"), ("third", "second"))
+        )
         for run in (base, second):
             run.folder.rename(tmp_path / f"moved-{run.folder.name}")
         assert same_bits(dict(load(third).state_dict()), weights(third))
@@ -197,9 +203,9 @@ class TestFineTuning:
         config = recipe(tmp_path, name="tuned", method={"name": "lcnn"}, model={"from": str(base.folder)})
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             patch.setattr(Meter, "add", lambda *arguments: 1 / 0)
-            train(config)
+            train(config, factory=small_net)
         base.folder.rename(tmp_path / "moved")
-        assert train(config, resume="auto").finished
+        assert train(config, resume="auto", factory=small_net).finished
 
     def test_wrong_sources_are_refused(self, tmp_path: Path) -> None:
         cases = {
