@@ -18,7 +18,13 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.layers.traits import smooth
 from lowcurve.surgery.probe import Probe, probe
-from lowcurve.surgery.refuse import input_size, is_linear_layer, refuse_unconvertible, refuse_wrapped
+from lowcurve.surgery.refuse import (
+    input_size,
+    is_linear_layer,
+    refuse_overwritten,
+    refuse_unconvertible,
+    refuse_wrapped,
+)
 from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
@@ -91,6 +97,7 @@ def convert(
     if activation:
         _replace_activations(surgery, origins, init_beta)
         _verify(surgery.model, example_input, untouched)
+        refuse_overwritten(surgery.model, example_input)
     return surgery.model, _report(surgery)
 
 

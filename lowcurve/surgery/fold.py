@@ -19,6 +19,7 @@ from lowcurve.layers.fused import Chain
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.traits import plain
+from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
@@ -41,6 +42,8 @@ def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
             if child is not None:
                 module._modules[name] = _plain(child, done)
         done[module] = _without_lowcurve(module)
+        if done[module] is not module:
+            carry_hooks(module, done[module])
     return done[module]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from lowcurve.errors import UserError
 from lowcurve.modes import frozen_buffers, observing
@@ -157,7 +158,7 @@ def probe(model: nn.Module, example_input: Any) -> Probe:
 
 
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
-    args, kwargs = as_call(example_input)
+    args, kwargs = tree_map_only(Tensor, torch.clone, as_call(example_input))  # the model may overwrite its input
     watch = Probe()
     kept = frozen_buffers(model) if training else nullcontext()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}

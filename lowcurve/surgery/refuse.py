@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Container, Iterator
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from lowcurve.errors import UserError
 from lowcurve.layers.linear_map import LinearMap
+from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import spectral_of
 from lowcurve.layers.traits import smooth
-from lowcurve.surgery.probe import LINEAR_LAYERS, Probe
+from lowcurve.surgery.probe import LINEAR_LAYERS, Probe, probe
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal
 
@@ -64,6 +66,27 @@ def refuse_unconvertible(
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise UserError("this model could only be converted in part. " + "; ".join(problems[:_SHOWN]) + more)
+
+
+def refuse_overwritten(model: nn.Module, example_input: Any) -> None:
+    """Refuse a model that changes the output of a centered softplus in place: its gradients are computed from that."""
+    outputs: list[tuple[nn.Module, Tensor, int]] = []
+
+    def note(module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        outputs.append((module, output, output._version))
+
+    handles = [m.register_forward_hook(note, prepend=True) for m in model.modules() if isinstance(m, CenteredSoftplus)]
+    try:
+        probe(model, example_input)
+    finally:
+        for handle in handles:
+            handle.remove()
+    changed = [module for module, output, version in outputs if output._version != version]
+    if changed:
+        raise UserError(
+            f"{where(changed[0], model)}: what it returns is changed in place (x += y, a module with "
+            "inplace=True), which its gradient does not allow; write x = x + y, or build the model with inplace=False"
+        )
 
 
 def is_linear_layer(module: nn.Module) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lowcurve import MODELS, AveragedResidual, CenteredSoftplus, LipschitzBatchNorm1d, Normalize, convert, fold
+from lowcurve.layers.fused import Chain
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus
 from tests.surgery.zoo import SMALL, VECTOR, SharedInBlock, as_if_trained
 
@@ -128,3 +129,15 @@ def test_a_folded_model_can_be_converted_and_trained_again():
     plain.train()(SMALL).sum().backward()
     assert all(p.grad is not None for p in plain.parameters())
     assert again(SMALL).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [CenteredSoftplus(), LipschitzBatchNorm1d(3), LeakyCenteredSoftplus(), Normalize(0.1, 2.0), Chain(nn.Tanh())],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_hooks_stay(layer: nn.Module) -> None:
+    model, x = nn.Sequential(layer).eval(), torch.rand(2, 3)
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    layer.register_forward_pre_hook(lambda module, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True)
+    assert torch.allclose(fold(model)(x), model(x), atol=1e-6)

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from lowcurve import convert
 from lowcurve.errors import UserError
+from lowcurve.layers.softplus import CenteredSoftplus
 from tests.surgery.zoo import SMALL, TOKENS, VECTOR
 
 
@@ -173,3 +174,29 @@ def test_quantized():
     net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), {nn.Linear})
     with pytest.raises(UserError, match=r"0 \(Linear\); convert and train the float model"):
         convert(net, VECTOR)
+
+
+class AddsInPlace(nn.Module):
+    """GELU keeps its input for backward, so this trains; a centered softplus keeps its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(x)
+        y += x
+        return y
+
+
+def test_an_activation_whose_output_is_overwritten_is_refused() -> None:
+    with pytest.raises(UserError, match=r"act .CenteredSoftplus.*changed in place"):
+        convert(nn.Sequential(AddsInPlace()), torch.rand(2, 3))
+
+
+def test_a_model_that_overwrites_its_input_does_not_overwrite_the_example() -> None:
+    x = torch.rand(2, 3) - 0.5
+    before = x.clone()
+    model, _ = convert(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), x)
+    convert(nn.Sequential(nn.Threshold(0.1, 5.0, inplace=True), nn.Linear(3, 2)), x)
+    assert torch.equal(x, before) and type(model[0]) is CenteredSoftplus
