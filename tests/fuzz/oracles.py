@@ -1,0 +1,45 @@
+"""Which truths are held against a network? A table: the name of each oracle, what it checks, what it prefers to see."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.fuzz import attacks, gradients, surgery
+from tests.fuzz.build import Case
+from tests.fuzz.recipes import DTYPES
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """`check` raises a `Finding`, or a `UserError` where the library refuses the network.
+
+    `call` ends the program that reproduces a finding. `networks` is how many of them the test suite sees, `preferred`
+    are operations that are drawn more often.
+    """
+
+    check: Callable[[Case], None]
+    networks: int
+    call: str
+    preferred: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = DTYPES
+
+
+_PRECISE = ("torch.float32", "torch.float32", "torch.float32", "torch.float64")
+_OURS = ("lipschitz", "centered", "chain", "batchnorm", "linear", "conv", "relu", "leaky", "hardtanh", "add", "cat")
+
+_BACKWARD = "x.requires_grad_()\nmodel(x.clone()).sum().backward()\nprint(x.grad, [p.grad for p in model.parameters()])"
+_TWICE = (
+    "x.requires_grad_()\n(slope,) = torch.autograd.grad(model(x.clone()).sin().sum(), x, create_graph=True)\n"
+    "print(torch.autograd.grad(slope.square().sum(), [x, *model.parameters()], allow_unused=True))"
+)
+_FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
+_ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
+
+ORACLES: dict[str, Oracle] = {
+    "gradients": Oracle(gradients.first_order, 120, _BACKWARD, _OURS),
+    "second derivatives": Oracle(gradients.second_order, 80, _TWICE, _OURS),
+    "fold": Oracle(surgery.fold, 80, _FOLD, _OURS),
+    "compiled": Oracle(
+        surgery.compiled, 3, "model = torch.compile(model, backend='aot_eager')\n" + _BACKWARD, _OURS, _PRECISE
+    ),
+    "attacks": Oracle(attacks.attacks, 10, _ATTACK, _OURS, _PRECISE),
+}

@@ -1,0 +1,34 @@
+"""A minute of random networks, the same ones every time; longer hunts: `python -m tests.fuzz --minutes 60`."""
+
+import pytest
+
+from tests.fuzz.build import build
+from tests.fuzz.hunt import Counts, Found, hunt
+from tests.fuzz.oracles import ORACLES
+from tests.fuzz.recipes import draw
+from tests.fuzz.shrink import simpler
+
+PARTS = 3  # each oracle's networks are shared among this many tests, which run side by side
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_no_oracle_finds_anything(oracle: str, part: int) -> None:
+    found: list[Found] = []
+    counts = Counts()
+    hunt(oracle, range(part, ORACLES[oracle].networks, PARTS), counts, found.append)
+    assert not found, "\n\n".join(map(str, found))
+    assert counts.refused[oracle] < counts.networks[oracle], "every network was refused: the oracle sees nothing"
+
+
+def test_a_recipe_makes_the_same_network_again() -> None:
+    case = draw(3)
+    again = build(case.recipe)
+    assert again.source == case.source
+    assert all(bool((a == b).all()) for a, b in zip(case.net.parameters(), again.net.parameters(), strict=True))
+    assert bool((case.x == again.x).all())
+
+
+def test_simpler_recipes_are_smaller() -> None:
+    recipe = draw(5).recipe
+    assert all(len(other["nodes"]) <= len(recipe["nodes"]) and other != recipe for other in simpler(recipe))

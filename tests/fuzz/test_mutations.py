@@ -1,0 +1,90 @@
+"""Can the machine catch anything? Each oracle must find what is broken here on purpose, and shrink it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lowcurve.layers.softplus as softplus
+from lowcurve.attacks import verify
+from lowcurve.geometry import curvature
+from lowcurve.guarantees import certificate, operator_norm, summary
+from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
+from lowcurve.surgery import rules
+from tests.fuzz.hunt import Found, drawn, judge
+from tests.fuzz.oracles import ORACLES
+from tests.fuzz.shrink import shrink
+
+ENOUGH = 60  # networks within which each mistake must be found
+
+
+def times(factor: float) -> Callable[[Any], Any]:
+    """Return a change of a function: its result, or each part of it, is multiplied by `factor`."""
+
+    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrong(*args: Any, **kwargs: Any) -> Any:
+            right = function(*args, **kwargs)
+            if isinstance(right, tuple):
+                return tuple(None if part is None else part * factor for part in right)
+            return right * factor
+
+        return wrong
+
+    return changed
+
+
+def under_a_compiler(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Change a function where it is compiled, and nowhere else."""
+    return lambda *args: function(*args) * (1.01 if torch.compiler.is_compiling() else 1.0)
+
+
+def always(value: Any) -> Callable[[Any], Any]:
+    """Put another value in the place of whatever was there."""
+    return lambda _: value
+
+
+def too_large(lanczos: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an iteration whose values are 5 % too large."""
+    return lambda *args, **kwargs: replace(found := lanczos(*args, **kwargs), value=1.05 * found.value)
+
+
+# Oracle -> an operation that shows the mistake, and where it is made: owner, name, what becomes of what is there.
+MISTAKES: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
+    "gradients": ("centered", softplus, "softplus_gradient", times(1.01)),
+    "second derivatives": ("centered", softplus, "_second", times(1.01)),
+    "limit": ("leaky", rules, "LeakyCenteredSoftplus", always(lambda slope, beta: softplus.CenteredSoftplus(beta))),
+    "fold": ("lipschitz", LipschitzBatchNorm1d, "factor", times(1.1)),
+    "compiled": ("centered", softplus, "_composite", under_a_compiler),
+    "curvature": ("linear", curvature, "lanczos", too_large),
+    "norms": ("linear", operator_norm, "_dense_norm", times(0.99)),
+    "bounds": ("linear", summary, "_rows", times(0.3)),
+    "certificates": ("linear", certificate, "_smallest", times(4.0)),
+    "attacks": ("linear", verify, "successes", lambda right: lambda *args: ~right(*args)),
+}
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_a_mistake_is_found(oracle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, owner, name, change = MISTAKES[oracle]
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    cases = (drawn(oracle, seed) for seed in range(ENOUGH))
+    fit = (case for case in cases if any(node["op"] == op for node in case.recipe["nodes"]))
+    found = next((case for case in fit if isinstance(judge(oracle, case), Found)), None)
+    assert found is not None, "nobody noticed"
+    monkeypatch.undo()
+    assert judge(oracle, found) is None
+
+
+def test_a_finding_is_shrunk_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softplus, "softplus_gradient", times(1.01)(softplus.softplus_gradient))
+    long = (f for s in count() if isinstance(f := judge("gradients", drawn("gradients", s)), Found))
+    found = next(found for found in long if len(found.case.recipe["nodes"]) > 3)
+    smallest = shrink(found)
+    assert len(smallest.case.recipe["nodes"]) == 1
+    names: dict[str, Any] = {}
+    exec(str(smallest), names)  # the reproduction is a program that runs by itself
+    assert isinstance(names["model"], nn.Module)
