@@ -34,8 +34,8 @@ class Classifier(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits at `x`."""
-        return logits_of(self.model(x))
+        """Return the logits at `x`, which a model that works in place must not overwrite."""
+        return logits_of(self.model(x.clone()))
 
 
 def classifier(model: nn.Module) -> nn.Module:

@@ -137,3 +137,16 @@ def test_outputs_that_hold_logits(wrap) -> None:
         assert torch.equal(plain.adversarial, wrapped.adversarial)
     split = Split((255 * x).byte(), y)
     assert evaluate(Wrapped(), split, ["pgd"], [0.1]).rows == evaluate(net, split, ["pgd"], [0.1]).rows
+
+
+@everyone
+def test_a_model_that_overwrites_its_input_is_attacked_like_any_other(name: str) -> None:
+    torch.manual_seed(0)
+    layer, x, y = nn.Linear(3, 3), torch.rand(4, 3), torch.tensor([0, 1, 2, 0])
+    before, steps = x.clone(), 1 if name == "fgsm" else 3
+    found = [
+        attack(nn.Sequential(nn.Hardtanh(0.2, 0.8, inplace=inplace), layer), x, y, name, eps=0.5, steps=steps)
+        for inplace in (False, True)
+    ]
+    assert torch.equal(x, before)
+    assert torch.equal(found[0].adversarial, found[1].adversarial)
