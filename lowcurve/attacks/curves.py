@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lowcurve.attacks.table import Evaluation
+from lowcurve.files import atomically
 
 _STYLES = ("-", "--", ":", "-.")
 
@@ -41,7 +42,8 @@ def plot_curves(
     axes.set_xlabel(f"ε ({'ℓ₂' if norm == 2 else 'ℓ∞'}, pixels in [0, 1])")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    with atomically(path) as file:
+        figure.savefig(file, dpi=150)
 
 
 def survival(distance: Tensor) -> tuple[Tensor, Tensor]:

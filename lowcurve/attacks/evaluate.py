@@ -1,6 +1,7 @@
 """How much accuracy is left over a whole data set, attack by attack and radius by radius?"""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ATTACKS, attack, ball, flags, verify
-from lowcurve.attacks.storage import Storage, fingerprint, model_fingerprint
+from lowcurve.attacks.storage import Storage, fingerprint, model_fingerprint, opened
 from lowcurve.attacks.table import Evaluation, Row
 from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError, unknown_name
@@ -37,8 +38,8 @@ def evaluate(
 
     `steps` overrides the default budget by attack, such as {"square": 1000}. With a `folder`, each row is on
     disk as soon as its batch is done; the same call again, after a kill or with further attacks or radii,
-    computes what is missing and gives what an uninterrupted run would have given. Another model, split, norm,
-    seed or number of restarts needs another folder.
+    computes what is missing and gives what an uninterrupted run would have given. One process at a time works in
+    a folder; another model, split, norm, seed or number of restarts needs another folder.
     """
     if not attacks or not radii or batch_size < 1:
         raise UserError(
@@ -47,11 +48,16 @@ def evaluate(
         )
     attacks, radii = tuple(dict.fromkeys(attacks)), tuple(dict.fromkeys(map(float, radii)))
     job = _Job(classifier(model), split, _budgets(attacks, steps or {}), verify.check_norm(norm), restarts, seed)
-    storage = Storage(folder, job.settings()) if folder else None
+    with opened(folder, job.settings()) if folder else nullcontext() as storage:
+        return _complete(job, storage, radii, batch_size)
+
+
+def _complete(job: "_Job", storage: Storage | None, radii: Sequence[float], batch_size: int) -> Evaluation:
+    """Compute the rows that are missing, and conclude."""
     rows = storage.read() if storage else []
     done = {(row.attack, row.steps, row.eps, row.sample) for row in rows}
-    batches = torch.arange(len(split)).split(batch_size)
-    parts = [(name, eps, batch) for batch in batches for name in attacks for eps in radii]
+    batches = torch.arange(len(job.split)).split(batch_size)
+    parts = [(name, eps, batch) for batch in batches for name in job.budgets for eps in radii]
     for name, eps, batch in track(parts, "attacking"):
         missing = [i for i in batch.tolist() if (name, job.budgets[name], eps, i) not in done]
         if missing:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lowcurve.attacks import ball, streams, verify
 from lowcurve.attacks.losses import ascent
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.files import atomically
 from lowcurve.modes import observing
 from lowcurve.outputs import classifier
 
@@ -110,7 +111,8 @@ def plot_explanations(x: Tensor, perturbed: Tensor, found: Mapping[str, Stabilit
             axes.imshow(picture, cmap="gray" if place < 2 else "inferno", interpolation="nearest")
             axes.set_axis_off()
         grid[0, place].set_title(title, fontsize=8)
-    figure.savefig(path, dpi=150)
+    with atomically(path) as file:
+        figure.savefig(file, dpi=150)
 
 
 def _picture(values: Tensor, colored: bool) -> Tensor:

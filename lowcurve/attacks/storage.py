@@ -4,8 +4,8 @@ import csv
 import hashlib
 import io
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lowcurve.attacks.table import Evaluation, Row
 from lowcurve.errors import UserError
-from lowcurve.files import write_json
+from lowcurve.files import append, cut, lock, make_folder, read_bytes, write_json
 
 _COLUMNS = [field.name for field in fields(Row)]
 
@@ -29,11 +29,11 @@ class Storage:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
         self.samples = folder / "samples.csv"
-        folder.mkdir(parents=True, exist_ok=True)
         known = folder / "settings.json"
         if not known.exists():
             write_json(known, settings)
-        differing = [key for key, value in settings.items() if json.loads(known.read_text()).get(key) != value]
+        before = _settings(known)
+        differing = [key for key, value in settings.items() if before.get(key) != value]
         if differing:
             raise UserError(
                 f"expected {folder} to be empty or of the same evaluation, got one with another "
@@ -41,24 +41,36 @@ class Storage:
             )
 
     def read(self) -> list[Row]:
-        """Return the rows so far, after cutting off a torn last line."""
-        if not self.samples.exists():
+        """Return the rows so far, each once, after cutting off a torn last line.
+
+        Files of earlier versions may hold rows twice, where two processes wrote at the same time.
+        """
+        try:
+            data = read_bytes(self.samples)
+        except FileNotFoundError:
             return []
-        text = self.samples.read_text()
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            os.truncate(self.samples, len(whole.encode()))
-        return [_parse(record) for record in csv.DictReader(io.StringIO(whole))]
+        except OSError as error:
+            raise UserError(f"cannot read {self.samples}: {error.strerror}; remove it") from None
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            cut(self.samples, len(whole))
+        rows: dict[tuple[str, int, float, int], Row] = {}
+        try:
+            for record in csv.DictReader(io.StringIO(whole.decode())):
+                row = _parse(record)
+                rows.setdefault((row.attack, row.steps, row.eps, row.sample), row)
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
+            raise UserError(f"{self.samples} is damaged ({error}); delete {self.folder} and attack anew") from None
+        return list(rows.values())
 
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows and wait until the disk has them."""
-        with self.samples.open("a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if not file.tell():
-                writer.writerow(_COLUMNS)
-            writer.writerows(astuple(row) for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        if not self.samples.exists() or not self.samples.stat().st_size:
+            writer.writerow(_COLUMNS)
+        writer.writerows(astuple(row) for row in rows)
+        append(self.samples, text.getvalue())
 
     def finish(self, evaluation: Evaluation) -> None:
         """Write the table and the flags; the file's presence says that the evaluation is complete."""
@@ -70,6 +82,21 @@ class Storage:
         write_json(self.folder / "summary.json", summary)
 
 
+@contextmanager
+def opened(folder: Path, settings: dict[str, Any]) -> Iterator[Storage]:
+    """Hold a folder for one evaluation: two at a time would write every row twice."""
+    with lock(make_folder(folder)):
+        yield Storage(folder, settings)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {error}; delete its folder and attack anew") from None
+    return settings if isinstance(settings, dict) else {}
+
+
 def _parse(record: dict[str, str]) -> Row:
     return Row(
         sample=int(record["sample"]),
@@ -78,7 +105,7 @@ def _parse(record: dict[str, str]) -> Row:
         attack=record["attack"],
         steps=int(record["steps"]),
         eps=float(record["eps"]),
-        success=record["success"] == "True",
+        success={"True": True, "False": False}[record["success"]],
         predicted=int(record["predicted"]),
         distance=float(record["distance"]),
     )

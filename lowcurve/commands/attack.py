@@ -53,7 +53,7 @@ def attack(
         other = resolve(versus, data or first.dataset.name, data_dir, trust)
         subjects.append(replace(other, name=versus) if other.name == first.name else other)
     split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
-    folder = output or (first.folder / "attack" if first.folder else None)
+    folder = first.place(output, "attack")
     console = Console()
     evaluations: dict[str, Evaluation] = {}
     for subject in subjects:
@@ -132,6 +132,7 @@ def _distances(
     import torch
 
     from lowcurve.attacks.minimal import minimal_norm
+    from lowcurve.files import write_atomic
     from lowcurve.progress import track
 
     if not count:
@@ -152,7 +153,7 @@ def _distances(
         for name, result in found.items():
             table = zip(y.tolist(), result.distance.tolist(), result.withstood.tolist(), strict=True)
             lines += [f"{name},{place},{a},{b!r},{c!r}" for place, (a, b, c) in enumerate(table)]
-        (folder / "distances.csv").write_text("\n".join(lines) + "\n")
+        write_atomic(folder / "distances.csv", "\n".join(lines) + "\n")
     return {name: result.distance for name, result in found.items()}
 
 

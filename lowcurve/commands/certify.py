@@ -37,6 +37,7 @@ def certify(
     from lowcurve.guarantees.summary import bounds
 
     found = resolve(target, data, data_dir, trust)
+    folder = found.place(output, "certify")
     split = found.dataset.test.subset(_count(samples), seed)
     x, y = split.batch(slice(None))
     console = Console()
@@ -47,7 +48,6 @@ def certify(
     certificate = certified(found.model, x, y, local=local)
     distances = boundary_distance(found.model, x, y)
     _show(console, certificate, distances)
-    folder = output or (found.folder / "certify" if found.folder else None)
     if folder is None:
         console.print("add --output FOLDER to keep the radii and the plot", style="dim")
         return
@@ -126,7 +126,6 @@ def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tens
     from lowcurve.files import write_atomic, write_json
     from lowcurve.guarantees.curve import curves, draw
 
-    folder.mkdir(parents=True, exist_ok=True)
     names = ("correct", "margin", "radius", "lipschitz_radius", "attack_distance")
     values = (certificate.correct, certificate.margin, certificate.radius, certificate.lipschitz_radius, distances)
     rows = zip(*(value.tolist() for value in values), strict=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lowcurve.errors import UserError
+from lowcurve.files import make_folder, own_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,6 +30,15 @@ class Target:
     dataset: Dataset
     name: str
     folder: Path | None
+
+    def place(self, output: Path | None, name: str) -> Path | None:
+        """Make the folder for a verb's files: `output`, or `name` in the run's folder; None where there is neither.
+
+        It is made before the work, so that a full disk or a wrong place shows now.
+        """
+        if output is not None:
+            return make_folder(output)
+        return own_folder(self.folder, name) if self.folder else None
 
 
 def resolve(target: str, data: str | None = None, data_dir: Path | None = None, trust: str | None = None) -> Target:

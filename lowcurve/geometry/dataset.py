@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lowcurve.data.dataset import Split, stratified
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.files import atomically, make_folder
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
 from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
@@ -78,10 +79,9 @@ class Measurements:
     def _write(self, path: Path, writer: Callable[..., object]) -> Path:
         import pyarrow
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        writer(pyarrow.table({name: column.numpy() for name, column in self.columns.items()}), temporary)
-        temporary.replace(path)
+        make_folder(path.parent)
+        with atomically(path) as file:
+            writer(pyarrow.table({name: column.numpy() for name, column in self.columns.items()}), file)
         return path
 
 

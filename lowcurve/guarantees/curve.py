@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lowcurve.files import atomically, make_folder
 from lowcurve.types import Certificate
 
 
@@ -54,9 +55,11 @@ def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(stem.parent)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
-        figure.savefig(paths[0], dpi=130, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+        with atomically(paths[0]) as file:
+            figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
+        with atomically(paths[1]) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
     return paths

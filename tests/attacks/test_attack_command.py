@@ -52,7 +52,9 @@ def test_two_models_with_everything(run, tmp_path: Path) -> None:
     ):
         assert expected in output
     folder = tmp_path / "out"
-    written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    written = {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
+    }
     own = {"settings.json", "samples.csv", "summary.json"}
     other = {f"versus-zoo_of_attacks-second/{name}" for name in own}
     assert written == own | other | {"curve.png", "saliency.png", "distances.csv"}
