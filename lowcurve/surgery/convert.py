@@ -201,11 +201,18 @@ def _normalize_linear_layers(surgery: _Surgery) -> None:
         reader = surgery.run.reader(module)
         norm = reader.norm if isinstance(reader, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else reader
         if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm not in surgery.untouched:
+            before = _clipping(reader)
             rescale_statistics(norm, sigma)
-            note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", 1.0
+            note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", _clipping(reader) / before
         else:
             note, factor = f"output divided by σ = {sigma:.4g}", 1 / sigma
         surgery.replaced.append(Change(name, kind, "spectral norm", note, factor))
+
+
+@torch.no_grad()
+def _clipping(norm: Any) -> float:
+    """Return what a Lipschitz batch norm multiplies its result by, 1 for any other; it changes with its statistics."""
+    return float(norm.factor()) if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else 1.0
 
 
 @torch.no_grad()

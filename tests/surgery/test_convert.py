@@ -397,3 +397,13 @@ def test_folding_leaves_the_converted_model_alone():
     fold(low)
     assert torch.equal(low(SMALL), before)
     assert nn.utils.parametrize.is_parametrized(low[0])
+
+
+@torch.no_grad()
+def test_the_factor_of_a_layer_before_a_clipping_batch_norm_is_reported() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), LipschitzBatchNorm1d(4, init_gamma=0.5)).eval()
+    net[0].weight.mul_(3)
+    x = torch.rand(5, 3)
+    model, report = convert(net, x)
+    assert torch.allclose(model(x), net(x) * report.factors()["0"], atol=1e-5)
