@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lowcurve.data.files import require_file
 from lowcurve.errors import UserError
 
 MAX_BYTES = 2**29  # the largest official archive unpacks to 186 MB
@@ -36,7 +37,7 @@ def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator["Limited"]:
-    with path.open("rb") as raw:
+    with require_file(path).open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         yield Limited(gzip.GzipFile(fileobj=raw) if packed else raw)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lowcurve.data.files import cache_directory
+from lowcurve.data.files import cache_directory, require_file
 
 WORTHWHILE = 2000  # images; fewer are decoded faster than they are looked up
 VERSION = 1  # of what `lowcurve.data.images.decode` makes of the same bytes
@@ -37,8 +37,8 @@ def decoded(file: Path, count: int, decode: Callable[[], torch.Tensor]) -> torch
 
 def _load(path: Path, count: int) -> torch.Tensor | None:
     try:
-        images = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # not there, or damaged
+        images = np.load(require_file(path), allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError):  # not there, or damaged
         return None
     sound = images.dtype == np.uint8 and images.ndim == 4 and len(images) == count
     return torch.from_numpy(images) if sound else None

@@ -25,6 +25,9 @@ class Split:
     labels: Tensor
 
     def __post_init__(self) -> None:
+        if not isinstance(self.images, Tensor) or not isinstance(self.labels, Tensor):
+            kinds = f"{type(self.images).__name__} and {type(self.labels).__name__}"
+            raise UserError(f"a split has tensors of images and labels, got {kinds}; use torch.from_numpy")
         if self.images.dtype not in (torch.uint8, torch.float32) or self.labels.dtype != torch.int64:
             raise UserError(
                 "a split has uint8 or float32 images and int64 labels, "
@@ -35,6 +38,14 @@ class Split:
                 "a split has one label per image and at least one image, "
                 f"got images {tuple(self.images.shape)} and labels {tuple(self.labels.shape)}"
             )
+        if self.labels.min() < 0:
+            raise UserError(f"labels count from 0, got {int(self.labels.min())}; number the classes anew")
+        if self.images.is_floating_point() and self.images.numel():
+            low, high = (bound.item() for bound in self.images.aminmax())
+            if not 0 <= low <= high <= 1:  # not a number, too
+                raise UserError(
+                    f"float images have values in [0, 1], got {low:g} to {high:g}; scale them, or keep uint8"
+                )
 
     def __len__(self) -> int:
         return len(self.labels)

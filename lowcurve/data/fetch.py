@@ -125,7 +125,8 @@ def checksum(path: Path) -> str:
 @contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
     """Open the partial file to go on writing, unless another process does."""
-    with part.open("ab") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(part, flags, 0o666), "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(file.fileno()), part.stat()):

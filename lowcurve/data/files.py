@@ -1,6 +1,8 @@
 """Where do data files lie, and what if one cannot be read? An error that names it and the remedy."""
 
+import math
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError
 
 ENVIRONMENT = "LOWCURVE_DATA"
+MAX_FILE = 2**34
 
 
 class FileError(UserError):
@@ -19,6 +22,11 @@ class FileError(UserError):
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
         super().__init__(f"{path}: {problem[:500]}; {remedy}")
+        self.parts = path, problem, remedy
+
+    def __reduce__(self) -> tuple[type["FileError"], tuple[Path, str, str]]:
+        """Travel between processes whole: a worker's error names its file in the parent, too."""
+        return FileError, self.parts
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,19 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lowcurve"
 
 
+def require_file(path: Path, limit: int = MAX_FILE) -> Path:
+    """Return `path` if it is, or links to, a regular file of at most `limit` bytes: pipes block, devices never end.
+
+    Links may lead out of their folder, as those of the Hugging Face cache do; what they lead to is only decoded.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError("expected a regular file, got a folder, pipe, socket or device")
+    if not 0 < found.st_size <= limit:
+        raise UserError(f"expected a file of 1 to {limit:,} bytes, got {found.st_size:,}")
+    return path
+
+
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[None]:
     """Turn whatever a parser raises on broken bytes into a FileError; one from a narrower `reading` stays.
@@ -56,6 +77,16 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise FileError(path, str(error), remedy) from error
     except Exception as error:
         raise FileError(path, f"cannot be read ({type(error).__name__}: {error})", remedy) from error
+
+
+def require_memory(count: int, shape: tuple[int, ...]) -> None:
+    """Refuse `count` samples of `shape` bytes that would fill more than half of this machine's memory."""
+    needed, there = count * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there // 2:
+        raise UserError(
+            f"expected samples that fit into half of the memory ({there / 2**31:.1f} GB), got {count:,} of shape "
+            f"{shape} ({needed / 2**30:.1f} GB)"
+        )
 
 
 def require_labels(labels: np.ndarray, low: int, high: int) -> None:

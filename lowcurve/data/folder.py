@@ -6,7 +6,7 @@ import torch
 
 from lowcurve.data.dataset import Dataset, Split, hold_out
 from lowcurve.data.files import FileError, reading
-from lowcurve.data.images import decode
+from lowcurve.data.images import MAX_IMAGES, decode
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -42,5 +42,7 @@ def _read(folder: Path, classes: tuple[str, ...]) -> tuple[torch.Tensor, torch.T
         if not found:
             raise FileError(folder / name, "expected images, got none", f"add some ({', '.join(sorted(SUFFIXES))})")
         files += found
+        if len(files) > MAX_IMAGES:
+            raise FileError(folder, f"expected at most {MAX_IMAGES:,} images, got more", "use fewer")
         labels += [label] * len(found)
-    return decode(files, folder), torch.tensor(labels)
+    return decode(files, len(files), folder), torch.tensor(labels)

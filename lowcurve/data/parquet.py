@@ -15,12 +15,13 @@ import torch
 from lowcurve.data import images
 from lowcurve.data.cache import decoded
 from lowcurve.data.dataset import Dataset, Split, hold_out
-from lowcurve.data.files import FileError, Found, reading, require_labels
+from lowcurve.data.files import FileError, Found, reading, require_file, require_labels
 from lowcurve.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 MAX_CLASSES = 100_000
+BATCH = 256  # rows read at a time
 REMEDY = "write it again with an image column struct{bytes, path} and an integer label column"
 
 
@@ -64,7 +65,7 @@ def class_names(file: Path) -> tuple[str, ...] | None:
     import pyarrow.parquet as pq
 
     with reading(file, REMEDY):
-        schema = pq.read_schema(file)
+        schema = pq.read_schema(require_file(file))
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
         names = features.get(_column(schema, LABEL_COLUMNS), {}).get("names")
@@ -76,10 +77,12 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
     import pyarrow.parquet as pq
 
     with reading(file, REMEDY):
-        schema = pq.read_schema(file)
+        schema = pq.read_schema(require_file(file))
         image, label = (schema.field(_column(schema, known)) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
         if not pa.types.is_struct(image.type) or not pa.types.is_integer(label.type):
             raise UserError(f"expected struct and integer columns, got {image.type} and {label.type}")
+        if pq.read_metadata(file).num_rows > images.MAX_IMAGES:  # a run of equal labels takes a few bytes
+            raise UserError(f"expected at most {images.MAX_IMAGES:,} rows, got more")
         labels = pq.read_table(file, columns=[label.name])[label.name]
         if not len(labels) or labels.null_count:
             raise UserError(f"expected a label in each row, got {len(labels)} rows, {labels.null_count} without")
@@ -91,10 +94,17 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _decode(file: Path, column: str) -> torch.Tensor:
     import pyarrow.parquet as pq
 
-    encoded = pq.read_table(file, columns=[column])[column].combine_chunks().field("bytes")
-    if encoded.null_count:
-        raise UserError(f"expected an image in each row, got {encoded.null_count} rows without")
-    return images.decode(encoded.to_pylist(), file)
+    # As a dictionary, or a file of one image a million times would become a million images in memory.
+    with pq.ParquetFile(file, read_dictionary=[f"{column}.bytes"]) as content:
+        parts = content.iter_batches(batch_size=BATCH, columns=[f"{column}.bytes"])
+        encoded = (value.as_py() for part in parts for value in part.column(0).field("bytes"))
+        return images.decode(map(_present, encoded), content.metadata.num_rows, file)
+
+
+def _present(encoded: object) -> bytes:
+    if not isinstance(encoded, bytes):
+        raise UserError("expected an image in each row, got a row without")
+    return encoded
 
 
 def _column(schema: Any, known: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lowcurve.data.dataset import Split
-from lowcurve.data.files import Found, reading, require_labels
+from lowcurve.data.files import Found, reading, require_file, require_labels
 from lowcurve.errors import UserError
 
 REMEDY = "delete it and fetch the data set again (lowcurve data fetch svhn)"
@@ -32,7 +32,8 @@ def read_split(file: Path) -> Split:
     from scipy.io import loadmat, whosmat
 
     with reading(file, REMEDY):
-        shapes = {name: shape for name, shape, _ in whosmat(file)}  # headers only, before anything is allocated
+        headers = whosmat(require_file(file))  # before anything is allocated
+        shapes = {name: shape for name, shape, _ in headers}
         shape = shapes.get("X", ())
         if shape[:3] != (32, 32, 3) or len(shape) != 4 or not 0 < shape[3] <= MAX_IMAGES:
             raise UserError(f"expected an array X of shape (32, 32, 3, N), got {shapes}")
