@@ -29,11 +29,11 @@ def bars() -> Iterator[Progress]:
     """Open a display for bars on standard error: `task = display.add_task(...)`, then `display.advance(task)`."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), disable=not visible(), transient=True) as display:
         yield display

@@ -13,10 +13,11 @@ DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie.  [defau
 @app.command("list")
 def list_datasets(data_dir: DataDir = None) -> None:
     """Show every data set that has a name, and whether its files are here."""
-    from rich.console import Console
     from rich.table import Table
 
     from lowcurve.data import DATASETS, PATHS, data_directory, find
+    from lowcurve.text import console as plain_console
+    from lowcurve.text import plain
 
     table = Table("name", "title", "sample", "classes", "train/test", "here", box=None, header_style="bold")
     for name, source in DATASETS.items():
@@ -27,10 +28,10 @@ def list_datasets(data_dir: DataDir = None) -> None:
         table.add_row(name, source.title, shape, str(len(source.class_names)), sizes, where)
     for kind in PATHS:
         table.add_row(f"{kind}:PATH", "your own images", "any", "any", "any", "")
-    console = Console()
+    console = plain_console()
     console.print(table)
-    place = f"Data directory: {data_directory(data_dir)}"
-    console.print(f"\n{place}; `lowcurve data fetch NAME` fills it.", soft_wrap=True, markup=False)
+    place = f"Data directory: {plain(data_directory(data_dir))}"
+    console.print(f"\n{place}; `lowcurve data fetch NAME` fills it.", soft_wrap=True)
 
 
 @app.command()
@@ -39,20 +40,17 @@ def check(
     data_dir: DataDir = None,
 ) -> None:
     """Read data sets completely: checksums of official files, shapes, labels, samples per class."""
-    from rich.console import Console
-    from rich.markup import escape
-
     from lowcurve.data import DATASETS, find
     from lowcurve.data.check import check_dataset
     from lowcurve.errors import UserError
 
-    console, failures = Console(highlight=False, soft_wrap=True), 0
+    failures = 0
     for name in names or [name for name, source in DATASETS.items() if source.read or find(name, data_dir)]:
         try:
-            console.print(f"[green]ok[/]    {name}: {escape(check_dataset(name, data_dir))}")
+            _say("ok    ", "green", f"{name}: {check_dataset(name, data_dir)}")
         except UserError as error:
             failures += 1
-            console.print(f"[red]fail[/]  {name}: {escape(str(error))}")
+            _say("fail  ", "red", f"{name}: {error}")
     if failures:
         raise typer.Exit(1)
 
@@ -64,10 +62,15 @@ def fetch(
     mirror: Annotated[str | None, typer.Option(help="Address of a folder with the same files.")] = None,
 ) -> None:
     """Download official files: resumed where they broke off, checked against the published checksums."""
-    from rich.console import Console
-    from rich.markup import escape
-
     from lowcurve.data.fetch import fetch as fetch_dataset
 
     for path in fetch_dataset(name, data_dir, mirror):
-        Console(highlight=False, soft_wrap=True).print(f"[green]ok[/]  {escape(str(path))}")
+        _say("ok  ", "green", str(path))
+
+
+def _say(mark: str, color: str, line: str) -> None:
+    from rich.text import Text
+
+    from lowcurve.text import console, plain
+
+    console(soft_wrap=True).print(Text.assemble((mark, color), plain(line)))

@@ -17,25 +17,26 @@ def demo(
     """
     import time
 
-    from rich.console import Console
-
     from lowcurve.errors import UserError
     from lowcurve.experiments.demo import requests
     from lowcurve.experiments.reproduce import reproduce_all
     from lowcurve.report.page import write_page
     from lowcurve.report.terminal import print_result
     from lowcurve.report.write import write_result
+    from lowcurve.text import console as plain_console
+    from lowcurve.text import plain
 
-    console, started = Console(), time.perf_counter()
+    console, started = plain_console(), time.perf_counter()
     results = output / "results"
     failures: dict[str, str] = {}
     console.print("Training standard, LCNN, GradReg and LCNN + GradReg on 8×8 digits, and small nets on two moons.")
-    done = list(reproduce_all(requests(output, results, jobs), console.print, failures))
+    done = list(reproduce_all(requests(output, results, jobs), lambda line: console.print(plain(line)), failures))
     for result in done:
         write_result(result, results / result.preset)
     print_result(console, done[0])
     page = write_page([results], output / "report.html")
-    console.print(f"\nReport: {page.resolve()}  ({time.perf_counter() - started:.0f} s)", style="bold", soft_wrap=True)
+    seconds = time.perf_counter() - started
+    console.print(f"\nReport: {plain(page.resolve())}  ({seconds:.0f} s)", style="bold", soft_wrap=True)
     if browser:
         typer.launch(page.resolve().as_uri())
     if failures:

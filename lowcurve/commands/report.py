@@ -14,17 +14,17 @@ def report(
 
     The page needs no network: tables sort, curves tell their values, and every number names its command.
     """
-    from rich.console import Console
-
     from lowcurve.experiments.results import load_results
     from lowcurve.report.page import write_page
     from lowcurve.report.write import write_index, write_result
+    from lowcurve.text import console as plain_console
+    from lowcurve.text import plain
 
-    console = Console()
+    console = plain_console()
     for folder in folders:
         for source, result in load_results(folder).items():
             for path in write_result(result, source.parent):
-                console.print(f"wrote {path}", style="dim", soft_wrap=True)
-        console.print(f"wrote {write_index(folder)}", style="dim", soft_wrap=True)
+                console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
+        console.print(plain(f"wrote {write_index(folder)}"), style="dim", soft_wrap=True)
     page = write_page(folders, output)
-    console.print(f"Report: {page.resolve()}", style="bold", soft_wrap=True)
+    console.print(plain(f"Report: {page.resolve()}"), style="bold", soft_wrap=True)

@@ -29,14 +29,14 @@ def reproduce(
 
     Runs that other tables share are trained once; run the command again to go on after an interruption.
     """
-    from rich.console import Console
-
     from lowcurve.errors import UserError
     from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request, request_all
     from lowcurve.report.terminal import list_experiments, print_result
     from lowcurve.report.write import write_result
+    from lowcurve.text import console as plain_console
+    from lowcurve.text import plain
 
-    console = Console()
+    console = plain_console()
     if name == "list":
         list_experiments(console)
         return
@@ -56,9 +56,9 @@ def reproduce(
     }
     asked = request_all(preset, **options) if name == "all" else [request(name, preset, **options)]
     failures: dict[str, str] = {}
-    for result in reproduce_all(asked, console.print, failures, run=not show):
+    for result in reproduce_all(asked, lambda line: console.print(plain(line)), failures, run=not show):
         print_result(console, result)
         for path in write_result(result, results / preset):
-            console.print(f"wrote {path}", style="dim")
+            console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
     if failures:
         raise UserError(f"{len(failures)} runs failed; run the same command again: {', '.join(failures)}")

@@ -1,15 +1,20 @@
 """One HTML page with every result, its figures and what is behind each number; it needs no network and no server."""
 
 import base64
+import hashlib
 import io
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowcurve.experiments.results import Result, load_results, load_runs
-from lowcurve.files import write_atomic
+from lowcurve.files import make_folder, write_atomic
 from lowcurve.report import tables
 from lowcurve.report.svg import layer_chart, line_chart
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -18,13 +23,36 @@ def write_page(folders: Sequence[Path], path: Path) -> Path:
     """Write the page of all results under `folders` to `path`."""
     results = [result for folder in folders for result in load_results(folder).values()]
     runs = {name: record for folder in folders for name, record in load_runs(folder).items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomic(path, render(results, runs))
     return path
 
 
 def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
     """Return the page's HTML."""
+    counts = {
+        verdict: sum(found["verdict"] == verdict for result in results for found in result.verdicts)
+        for verdict in tables.VERDICT_MARKS
+    }
+    style, script = ((TEMPLATES / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            results=results,
+            runs=runs,
+            counts=counts,
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; img-src data:; "
+            "base-uri 'none'; form-action 'none'",
+        )
+    )
+
+
+@cache
+def _templates() -> "Environment":
+    """Return the page's templates; whatever they print is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -43,14 +71,25 @@ def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
         line_chart=line_chart,
         layer_charts=layer_charts,
         picture=picture,
+        shown=shown,
         best=best,
         banded=lambda curve: any(line["low"] != line["high"] for line in curve["lines"]),
     )
-    counts = {
-        verdict: sum(found["verdict"] == verdict for result in results for found in result.verdicts)
-        for verdict in tables.VERDICT_MARKS
-    }
-    return environment.get_template("page.html").render(results=results, runs=runs, counts=counts)
+    return environment
+
+
+def _digest(code: str) -> str:
+    """Return the source by which a page's policy allows exactly this inline code."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+
+
+def shown(value: Any) -> str:
+    """Print a setting or a version as a reader wants it: lists as words."""
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(part)}" for key, part in value.items())
+    return "–" if value is None else str(value)
 
 
 def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:

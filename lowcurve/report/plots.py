@@ -1,9 +1,13 @@
 """A result's curves as PNG and SVG, for papers and slides; the page draws its own."""
 
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lowcurve import text
 from lowcurve.experiments.results import Result
+from lowcurve.files import write_atomic
 
 DASHES = ("-", "--", "-.", ":")
 SHADES = ("#b9d4ef", "#d3e3f4", "#edf3fa", "#fcf0e9", "#f8ddcd", "#f2c5aa")  # from the first class to the second
@@ -14,11 +18,10 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
     written = []
     for position, curve in enumerate(result.curves):
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
-        written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem)
-    if "moons" in result.extra:
-        path = folder / f"{result.experiment}-boundaries.png"  # as SVG it would be as large as all the rest together
-        _boundaries(result.extra["moons"]).savefig(path, dpi=100, metadata={"Software": None})
-        written.append(path)
+        written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem, {"png": 130, "svg": 100})
+    if result.extra.get("moons"):
+        # as SVG it would be as large as all the rest together
+        written += _save(_boundaries(result.extra["moons"]), folder / f"{result.experiment}-boundaries", {"png": 100})
     return written
 
 
@@ -41,7 +44,8 @@ def draw_net(axes: Any, net: dict[str, Any], moons: dict[str, Any]) -> None:
     for x, y, label in moons["points"]:
         axes.plot(x, y, ".", color=("C0", "C3")[label], markersize=2)
     axes.set(xlim=(0, moons["width"]), ylim=(moons["height"], 0), xticks=[], yticks=[], aspect="equal")
-    axes.set_title(net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy"), fontsize=8)
+    title = net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy")
+    axes.set_title(text.figure(title), fontsize=8)
 
 
 def _patch(path: str, **style: Any) -> Any:
@@ -63,7 +67,7 @@ def _figure(curve: dict[str, Any], title: str) -> Any:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     draw_lines(axes, curve)
-    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_title(text.figure(title), fontsize=9, loc="left")
     return figure
 
 
@@ -72,24 +76,27 @@ def draw_lines(axes: Any, curve: dict[str, Any]) -> None:
     for position, line in enumerate(curve["lines"]):
         color = f"C{position % 10}"
         style = DASHES[position // 10 % len(DASHES)]
-        axes.plot(line["x"], line["y"], style, color=color, marker="o", markersize=3, label=line["label"])
+        axes.plot(line["x"], line["y"], style, color=color, marker="o", markersize=3, label=text.figure(line["label"]))
         axes.fill_between(line["x"], line["low"], line["high"], color=color, alpha=0.15, linewidth=0)
-        if "predicted" in line:
+        if line.get("predicted"):
             axes.plot(line["x"], line["predicted"], ":", color=color, linewidth=1)
     if curve["log"]:
         axes.set_xscale("log")
         axes.set_yscale("log")
-    axes.set(xlabel=curve["x_label"], ylabel=curve["y_label"])
+    axes.set(xlabel=text.figure(curve["x_label"]), ylabel=text.figure(curve["y_label"]))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
+def _save(figure: Any, stem: Path, kinds: Mapping[str, int]) -> list[Path]:
+    """Write a figure in each kind of file, at so many dots per inch."""
     import matplotlib
 
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
-        figure.savefig(paths[0], dpi=130, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+    paths: list[Path] = []
+    for kind, dots in kinds.items():
+        buffer, paths = io.BytesIO(), [*paths, stem.with_name(f"{stem.name}.{kind}")]
+        with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
+            metadata = {"Software" if kind == "png" else "Date": None}
+            figure.savefig(buffer, format=kind, dpi=dots, metadata=metadata)
+        write_atomic(paths[-1], buffer.getvalue())
     return paths

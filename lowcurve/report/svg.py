@@ -110,7 +110,7 @@ def _line(line: dict[str, Any], position: int, x: Axis, y: Axis) -> str:
     if line["low"] != line["high"]:
         back = " ".join(reversed(path(line["low"]).split(" ")))
         band = f'<polygon class="band" points="{path(line["high"])} {back}"/>'
-    predicted = f'<polyline class="predicted" points="{path(line["predicted"])}"/>' if "predicted" in line else ""
+    predicted = f'<polyline class="predicted" points="{path(line["predicted"])}"/>' if line.get("predicted") else ""
     points = []
     for index, (a, b) in enumerate(zip(line["x"], line["y"], strict=True)):
         at = line["names"][index] if "names" in line else f"{a:.3g}"

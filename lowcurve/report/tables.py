@@ -2,8 +2,10 @@
 
 import csv
 import io
+import re
 from typing import Any
 
+from lowcurve import text
 from lowcurve.experiments.results import Result
 
 VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "not measured": "–"}
@@ -52,28 +54,32 @@ def runs(row: dict[str, Any]) -> str:
 
 def markdown(result: Result) -> str:
     """Return the table, the paper's numbers in a second one, verdicts, and the command that makes it again."""
-    lines = [f"## {result.title}", "", f"{result.source}; here {_where(result)}.", ""]
+    lines = [f"## {text.markdown(result.title)}", "", text.markdown(f"{result.source}; here {_where(result)}."), ""]
     lines += _grid(result, "ours", ours)
     if has_paper(result):
         lines += ["", "The paper's numbers:", "", *_grid(result, "paper", paper)]
     if result.verdicts:
         lines += ["", "| claim | as tested | ours | verdict | paper |", "|---|---|--:|---|--:|"]
         lines += [
-            f"| {v['text']}{_by(v)} | `{v['formula']}` | {number(v['ours'], digits=3)} | "
-            f"{VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | {number(v['paper'], digits=3)} |"
+            f"| {text.markdown(v['text'])}{_by(v)} | {text.markdown_code(v['formula'])} | "
+            f"{number(v['ours'], digits=3)} | {VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | "
+            f"{number(v['paper'], digits=3)} |"
             for v in result.verdicts
         ]
-    lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
-    return "\n".join([*lines, "", f"Made by `{result.command}` ({_versions(result)}).", ""])
+    lines += ["", *(f"- {text.markdown(note)}" for note in result.notes)] if result.notes else []
+    made = f"Made by {text.markdown_code(result.command)} ({text.markdown(_versions(result))})."
+    return "\n".join([*lines, "", made, ""])
 
 
 def _grid(result: Result, which: str, cell: Any) -> list[str]:
-    head = ["method", *(column["label"] for column in result.columns)] + (["runs"] if which == "ours" else [])
+    head = ["method", *(text.markdown(column["label"]) for column in result.columns)] + (
+        ["runs"] if which == "ours" else []
+    )
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     for row in result.rows:
         if (which == "paper" and not row["paper"]) or (which == "ours" and not row["cells"]):
             continue
-        label = f"{row['label']} *(ours)*" if row["ours"] else row["label"]
+        label = text.markdown(row["label"]) + (" *(ours)*" if row["ours"] else "")
         cells = [cell(row, column) for column in result.columns]
         lines.append("| " + " | ".join([label, *cells, *([runs(row)] if which == "ours" else [])]) + " |")
     return lines
@@ -83,15 +89,15 @@ def latex(result: Result) -> str:
     """Return a booktabs table, ours above the paper's where it has any."""
     columns = "l" + "r" * len(result.columns)
     lines = [r"\begin{tabular}{" + columns + "}", r"\toprule"]
-    lines.append(" & ".join(["Model", *(_escape(column["label"]) for column in result.columns)]) + r" \\")
+    lines.append(" & ".join(["Model", *(text.latex(column["label"]) for column in result.columns)]) + r" \\")
     parts = [("measured", ours, "cells")] + ([("paper", paper, "paper")] if has_paper(result) else [])
     for title, cell, field in parts:
         heading = f"{title.capitalize()} ({_where(result)})" if field == "cells" else "As printed in the paper"
-        lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{_escape(heading)}}}}} \\"]
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{text.latex(heading)}}}}} \\"]
         for row in result.rows:
             if row[field]:
-                cells = [cell(row, column).replace("–", "--").replace("±", r"$\pm$") for column in result.columns]
-                lines.append(" & ".join([_escape(row["label"]), *cells]) + r" \\")
+                cells = [text.latex(word) for word in (row["label"], *(cell(row, column) for column in result.columns))]
+                lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -101,7 +107,7 @@ def csv_text(result: Result) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["row", "column", "seed", "value", "paper_mean", "paper_std", "run"])
     for row in result.rows:
-        run_of = {name.rsplit("-", 2)[-2].removeprefix("s"): name for name in row["runs"]}
+        run_of = {found[1]: name for name in row["runs"] if (found := re.search(r"-s(\d+)-[^-]*$", name))}
         for column in result.columns:
             mean, std = row["paper"].get(column["key"], (None, None))
             cell = row["cells"].get(column["key"])
@@ -126,16 +132,3 @@ def _by(verdict: dict[str, Any]) -> str:
 def _seeds(verdict: dict[str, Any]) -> str:
     count = len(verdict["seeds"])
     return f" ({verdict['seeds_that_agree']} of {count} seeds)" if count > 1 else ""
-
-
-_LATEX = {
-    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$",
-    "ε": r"$\varepsilon$", "∇²": r"$\nabla^2$", "∇": r"$\nabla$", "‖": r"$\|$", "₂": "$_2$", "₀": "$_0$",
-    "×": r"$\times$", "Δ": r"$\Delta$", "ℓ": r"$\ell$", "−": "$-$", "–": "--",
-}  # fmt: skip
-
-
-def _escape(text: str) -> str:
-    for plain, code in _LATEX.items():
-        text = text.replace(plain, code)
-    return text

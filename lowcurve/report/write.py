@@ -1,9 +1,12 @@
 """Write a result in every form: Markdown, LaTeX and CSV beside its JSON, and its figures."""
 
 from pathlib import Path
+from urllib.parse import quote
 
+from lowcurve import text
+from lowcurve.errors import UserError
 from lowcurve.experiments.results import Result, load_results
-from lowcurve.files import write_atomic
+from lowcurve.files import make_folder, read_bytes, write_atomic
 from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown
 
@@ -13,7 +16,7 @@ FORMS = {"md": markdown, "tex": latex, "csv": csv_text}
 
 def write_result(result: Result, folder: Path) -> list[Path]:
     """Write `folder`/EXPERIMENT.{md,tex,csv} and figures; return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written = []
     for ending, form in FORMS.items():
         path = folder / f"{result.experiment}.{ending}"
@@ -25,15 +28,26 @@ def write_result(result: Result, folder: Path) -> list[Path]:
 def write_index(folder: Path) -> Path:
     """Write `folder`/README.md: what is there above the marker stays, below it come the tables of all results."""
     path = folder / "README.md"
-    head = path.read_text().partition(MARKER)[0] if path.is_file() else "# Results\n\n"
+    head = _by_hand(path) if path.exists() else "# Results\n\n"
     tables = []
     for source, result in load_results(folder).items():
-        place = source.relative_to(folder).with_suffix("")
-        text = markdown(result).replace("## ", f"## {result.experiment} ({result.preset}): ", 1)
-        pictures = [f"![{result.title}]({path.relative_to(folder).as_posix()})" for path in figures(source)]
-        tables += [text, *pictures, f"Files: [JSON]({place}.json), [CSV]({place}.csv), [LaTeX]({place}.tex).", ""]
+        place = quote(source.relative_to(folder).with_suffix("").as_posix())
+        table = markdown(result).replace("## ", f"## {result.experiment} ({result.preset}): ", 1)
+        title = text.markdown(result.title)
+        pictures = [f"![{title}]({quote(path.relative_to(folder).as_posix())})" for path in figures(source)]
+        tables += [table, *pictures, f"Files: [JSON]({place}.json), [CSV]({place}.csv), [LaTeX]({place}.tex).", ""]
     write_atomic(path, head + MARKER + "\n\n" + "\n".join(tables))
     return path
+
+
+def _by_hand(path: Path) -> str:
+    """Return what stands above the marker; what a link leads to is not copied."""
+    try:
+        if path.is_symlink():
+            raise OSError(None, "it is a link")
+        return read_bytes(path).decode().partition(MARKER)[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', 0) or error}; move it away") from None
 
 
 def figures(source: Path) -> list[Path]:

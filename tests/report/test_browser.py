@@ -6,6 +6,7 @@ import pytest
 
 from lowcurve.report.page import render
 from tests.report.example import CURVE, MOONS, SALIENCY, example, records
+from tests.report.test_hostile import evil
 from tests.report.webdriver import Browser, unavailable
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))]
@@ -79,6 +80,7 @@ def test_colors_follow_the_system_and_the_choice(page):
 
 
 def test_a_phone_scrolls_tables_not_the_page(page):
+    page.run("document.activeElement.blur()")  # and with it goes the tip of the point that had the focus
     page.devtools("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
     wide = page.run(
         """return [...document.querySelectorAll('body *')].filter((e) => !e.closest('.scroll, pre'))
@@ -121,3 +123,25 @@ def test_nothing_complains_and_nothing_is_fetched(page):
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert asked
     assert [address for address in asked if address.startswith(("http", "ws", "ftp"))] == []
+
+
+def test_hostile_text_does_nothing(page, tmp_path):
+    """Texts of a hostile result are shown; a script that came in all the same would not run."""
+    path = tmp_path / "hostile.html"
+    path.write_text(render([evil()], records()))
+    page.go(path.as_uri())
+    page.type(".slider input", "right")
+    assert "<script>" in page.run("return document.querySelector('output').textContent")
+    page.run("document.querySelectorAll('thead button').forEach((button) => button.click())")
+    page.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.run("return document.title") == "lowcurve results"
+    assert page.run("return document.querySelectorAll('script').length") == 1
+    assert page.run("return [...document.images].every((i) => i.src.startsWith('data:'))")
+    assert [entry for entry in page.log("browser") if entry["level"] == "SEVERE"] == []
+    page.run(
+        """const script = document.createElement('script'); script.textContent = 'document.title = "owned"';
+        document.body.append(script);
+        const picture = document.createElement('div'); document.body.append(picture);
+        picture.innerHTML = '<img src="data:," onerror="document.title = &quot;owned&quot;">'"""
+    )
+    assert page.run("return new Promise((done) => setTimeout(() => done(document.title), 200))") == "lowcurve results"

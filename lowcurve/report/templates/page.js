@@ -75,7 +75,7 @@ for (const chart of all("svg.chart")) {
 }
 
 for (const figure of all("figure.moons")) {
-  const slider = figure.querySelector("input"), labels = slider.dataset.labels.split("|");
+  const slider = figure.querySelector("input"), labels = JSON.parse(slider.dataset.labels);
   slider.addEventListener("input", () => {
     all("g.net", figure).forEach((net, index) => net.toggleAttribute("hidden", index !== Number(slider.value)));
     figure.querySelector("output").textContent = labels[slider.value];
