@@ -7,11 +7,12 @@ parts are found on disk and skipped, so a killed experiment goes on where it sto
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.experiments.grid import Cell
 from lowcurve.experiments.measurements import missing, take
 from lowcurve.experiments.presets import Samples
+from lowcurve.files import make_folder, writing
 from lowcurve.modes import flushed_denormals, kept_memory
 
 
@@ -50,10 +52,12 @@ def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
 def local_pool(jobs: int, output: Path) -> Iterator[Submit]:
     """Open `jobs` processes with one thread each: on small nets two runs side by side beat one on two threads.
 
-    However this block is left early, by an error, Ctrl-C or SIGTERM, the workers save what they train and end.
+    However this block is left early, by an error, Ctrl-C or SIGTERM, the workers save what they train and end. Where
+    this process is killed without warning they end at once; training goes on from the last checkpoint.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    context, log = get_context("spawn"), output / "workers.log"
+    context, log = get_context("spawn"), make_folder(output) / "workers.log"
+    with writing(log):
+        os.close(_open_log(log))
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle, initargs=(log,))
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -113,7 +117,7 @@ def _error(job: Job) -> str | None:
     try:
         job.result()
     except Exception as error:  # a failed run must not stop the others
-        return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
+        return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return None
 
 
@@ -138,11 +142,26 @@ def _single_threaded() -> Iterator[None]:
 
 
 def _settle(log: Path) -> None:
-    """Send a worker's own progress and warnings to a log: the parent shows one display for all."""
+    """Send a worker's own progress and warnings to a log: the parent shows one display for all; end with it."""
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    target = _open_log(log)
     sys.stderr.flush()
     os.dup2(target, 2)
     os.close(target)
+
+
+def _open_log(path: Path) -> int:
+    """Open a log to append to it; through a link or into a pipe nothing is written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the pipe that the parent alone holds open, then end as it did: without a last word."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

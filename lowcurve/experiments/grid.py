@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowcurve.experiments.experiment import Experiment, Row
+from lowcurve.experiments.names import data_name
 from lowcurve.experiments.presets import Preset
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _config(
     if data_dir is not None:
         tree["data"]["dir"] = data_dir
     config = parse_config(tree, f"row {row.key!r} of the experiment")
-    return config.model_copy(update={"name": f"{data}-{model}-{row.method}-s{seed}-{fingerprint(config)}"})
+    return config.model_copy(update={"name": f"{data_name(data)}-{model}-{row.method}-s{seed}-{fingerprint(config)}"})
 
 
 def fingerprint(config: "Config") -> str:

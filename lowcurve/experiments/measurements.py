@@ -3,7 +3,6 @@
 A measurement is taken once: the same settings find the file, other settings replace it.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowcurve.environment import environment
+from lowcurve.errors import UserError
 from lowcurve.experiments import moons, probes
 from lowcurve.experiments.attacks import PGD_RADII, STRONG_RADIUS
 from lowcurve.experiments.presets import Samples
 from lowcurve.experiments.probes import Settings, Values
+from lowcurve.experiments.schema import Taken, check, read_json
 from lowcurve.experiments.subject import SEED, Subject
 from lowcurve.files import write_json
 from lowcurve.geometry.stability import RADII
@@ -75,10 +76,11 @@ def take(name: str, cell: "Cell", samples: Samples) -> dict[str, Any]:
 
 
 def read(folder: Path, name: str, samples: Samples) -> dict[str, Any] | None:
-    """Return the record of a measurement taken with these settings, None where there is none."""
+    """Return the record of a measurement taken with these settings, None where there is none or it is damaged."""
+    path = _path(folder, name)
     try:
-        record: dict[str, Any] = json.loads(_path(folder, name).read_text())
-    except (OSError, json.JSONDecodeError):
+        record = check(Taken, read_json(path), path)
+    except UserError:  # it is taken again
         return None
     return record if fits(name, record, samples) else None
 

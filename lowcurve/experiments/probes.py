@@ -114,7 +114,8 @@ def saliency(subject: Subject, settings: Settings) -> Values:
         maps = [_gradient(subject.model, inputs, y) for inputs in (x, noisy)]
     cosine = F.cosine_similarity(maps[0].flatten(1), maps[1].flatten(1)).nanmean().item()
     # Pictures are kept of data that comes with a package; other images are not ours to copy into results.
-    shown = range(settings["shown"] if DATASETS[subject.dataset.name].read else 0)
+    source = DATASETS.get(subject.dataset.name)
+    shown = range(min(settings["shown"], len(x)) if source and source.read else 0)
     return {
         "saliency_cosine": cosine,
         "saliency_radius": settings["radius"],

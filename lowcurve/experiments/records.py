@@ -5,7 +5,6 @@ record that the report shows, and that stands in for the run where its folder is
 of this machine.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 from lowcurve.experiments.grid import Cell
 from lowcurve.experiments.measurements import fits
 from lowcurve.experiments.presets import Samples
-from lowcurve.files import write_atomic, write_json
+from lowcurve.experiments.schema import Record, check, read_json
+from lowcurve.files import make_folder, own_folder, write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
 from lowcurve.training.runs import Run
 
@@ -45,8 +45,7 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
     run = Run(cell.folder)
     former = read_record(folder, cell).get("measurements", {})
     recipe = dump_config(portable(run.config))
-    path = folder / "recipes" / f"{cell.name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = own_folder(make_folder(folder), "recipes") / f"{cell.name}.toml"
     write_atomic(path, recipe)
     epochs = run.metrics
     last = epochs[-1] if epochs else {}
@@ -71,10 +70,10 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
 
 def read_record(folder: Path, cell: Cell) -> dict[str, Any]:
     """Return the record of a run below `folder`, empty where there is none or the run was trained anew since then."""
-    try:
-        record = dict(json.loads(_path(folder, cell.name).read_text()))
-    except (OSError, json.JSONDecodeError):
+    path = _path(folder, cell.name)
+    if not path.exists():
         return {}
+    record = check(Record, read_json(path), path)
     anew = cell.trained and record["environment"].get("started") != Run(cell.folder).environment["started"]
     return {} if anew else record
 

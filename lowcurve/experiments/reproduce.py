@@ -1,6 +1,5 @@
 """How is a table reproduced? Train the runs that are missing, measure them, collect what is there, judge it."""
 
-import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,10 +15,13 @@ from lowcurve.experiments.executor import Submit, open_pool, perform, wait
 from lowcurve.experiments.experiment import Experiment
 from lowcurve.experiments.grid import Cell, cells
 from lowcurve.experiments.measurements import missing, read
+from lowcurve.experiments.names import data_name
 from lowcurve.experiments.presets import PRESETS, Preset
 from lowcurve.experiments.records import describe, on_record, read_record, write_record
 from lowcurve.experiments.results import Measured, Result, tabulate
+from lowcurve.experiments.schema import ResultFile, check, read_json
 from lowcurve.experiments.timing import time_epochs
+from lowcurve.files import read_bytes
 from lowcurve.progress import bars
 
 Say = Callable[[str], None]
@@ -47,7 +49,7 @@ class Request:
     @property
     def name(self) -> str:
         """The result's name: the experiment's, and the data set's where another was asked for."""
-        return f"{self.experiment.name}-{self.data}" if self.data else self.experiment.name
+        return f"{self.experiment.name}-{data_name(self.data)}" if self.data else self.experiment.name
 
     @property
     def records(self) -> Path:
@@ -194,7 +196,7 @@ def _parts_done(asked: Request, cell: Cell) -> int:
     if cell.trained:
         return cell.config.train.epochs + len(asked.measurements) - len(_missing(asked, cell))
     try:
-        return sum(1 for _ in (cell.folder / "metrics.jsonl").open())
+        return read_bytes(cell.folder / "metrics.jsonl").count(b"\n")
     except OSError:
         return 0
 
@@ -226,12 +228,11 @@ def time_methods(asked: Request) -> Result:
 def load_result(asked: Request) -> Result:
     """Read the result of an earlier call; where there is none it is empty."""
     path = asked.records / f"{asked.name}.json"
-    return Result(**json.loads(path.read_text())) if path.is_file() else assemble(asked, {}, {}, "")
+    return Result(**check(ResultFile, read_json(path), path)) if path.exists() else assemble(asked, {}, {}, "")
 
 
 def collect(asked: Request) -> Result:
     """Put together the result from every run of the experiment that is there or on record, asked for or not."""
-    experiment = asked.experiment
     measured: dict[str, dict[int, dict[str, Any]]] = {}
     runs: dict[str, list[str]] = {}
     setting = ""
@@ -242,10 +243,16 @@ def collect(asked: Request) -> Result:
         if cell.trained:
             write_record(asked.records, cell, known)
         values = {key: value for record in known.values() for key, value in record["values"].items()}
-        measured.setdefault(cell.row.key, {})[cell.seed] = {**values, **experiment.derive(values)}
+        measured.setdefault(cell.row.key, {})[cell.seed] = values
         runs.setdefault(cell.row.key, []).append(cell.name)
         setting = read_record(asked.records, cell)["setting"]
-    return _with_former_pictures(asked, assemble(asked, measured, runs, setting))
+    try:
+        return _with_former_pictures(asked, assemble(asked, measured, runs, setting))
+    except (TypeError, KeyError, ZeroDivisionError) as error:
+        raise UserError(
+            f"a measurement of {asked.name} under {asked.output} or {asked.records} holds something else than its "
+            f"numbers ({type(error).__name__}: {error}); delete the files of that run's folder `experiments`"
+        ) from error
 
 
 def _known(asked: Request, cell: Cell) -> dict[str, dict[str, Any]]:
@@ -268,6 +275,10 @@ def _with_former_pictures(asked: Request, result: Result) -> Result:
 def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], setting: str) -> Result:
     """Tabulate what was measured, with what a reader needs to make it again."""
     experiment = asked.experiment
+    measured = {
+        row: {seed: {**values, **experiment.derive(values)} for seed, values in seeds.items()}
+        for row, seeds in measured.items()
+    }
     result = Result(
         experiment=asked.name,
         title=experiment.title,

@@ -4,7 +4,6 @@
 (config, environment, epochs, measurements), once, however many tables use it.
 """
 
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from lowcurve.errors import UserError
 from lowcurve.experiments.claims import Cell, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment
+from lowcurve.experiments.schema import Record, ResultFile, check, read_json
 from lowcurve.files import write_json
 
 Values = Mapping[str, Any]  # what was measured of one run: scalars and lists by key
@@ -57,9 +57,9 @@ def load_results(folder: Path) -> dict[Path, Result]:
     for path in sorted(folder.rglob("*.json")):
         if path.parent.name == "runs":
             continue
-        content = json.loads(path.read_text())
-        if isinstance(content, dict) and "experiment" in content:
-            results[path] = Result(**content)
+        content = read_json(path)
+        if isinstance(content, dict) and content.keys() & {"experiment", "columns", "verdicts"}:
+            results[path] = Result(**check(ResultFile, content, path))
     if not results:
         raise UserError(f"expected results of `lowcurve reproduce` or `lowcurve demo`, found none under {folder}")
     order = {name: position for position, name in enumerate(EXPERIMENTS)}
@@ -72,8 +72,9 @@ def load_results(folder: Path) -> dict[Path, Result]:
 
 
 def load_runs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the records of the runs under `folder`."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.rglob("runs/*.json"))}
+    """Read the records of the runs under `folder`, by name."""
+    records = [check(Record, read_json(path), path) for path in sorted(folder.rglob("runs/*.json"))]
+    return {record["name"]: record for record in records}
 
 
 def tabulate(experiment: Experiment, measured: Measured, runs: Mapping[str, list[str]]) -> dict[str, Any]:

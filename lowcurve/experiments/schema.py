@@ -1,0 +1,250 @@
+"""What must a result's file hold? Everything that is read from one is checked here first, or refused by its name.
+
+Results are passed around and mailed: a name in them is a name and never a path, a number is finite and can be drawn,
+a text is a text.
+"""
+
+import json
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import from_json
+
+from lowcurve.errors import UserError
+from lowcurve.experiments.names import NAME
+
+MAX_BYTES = 2**26  # the largest result here has 270 KB
+REMEDY = "make it again with `lowcurve reproduce`, or move it away"
+
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Text = Annotated[str, Field(max_length=10_000)]
+Number = Annotated[float, Field(ge=-1e100, le=1e100)]
+Numbers = Annotated[list[Number], Field(max_length=100_000)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Verdict = Literal["holds", "does not hold", "not measured"]
+_POINT = r"-?\d{1,6}(\.\d{1,6})? -?\d{1,6}(\.\d{1,6})?"
+Outline = Annotated[str, Field(pattern=rf"^(M{_POINT}(L{_POINT})*Z?)*$")]
+
+
+class Part(BaseModel):
+    """A part of a result; keys that are not known are left out."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ColumnPart(Part):
+    """A heading."""
+
+    key: Name
+    label: Text
+    digits: Annotated[int, Field(ge=0, le=12)]
+    better: Literal["low", "high", "none"]
+    scale: Number
+
+
+class CellPart(Part):
+    """Mean and spread over seeds."""
+
+    mean: Number
+    std: Number | None
+    values: dict[Name, Number]
+
+
+class RowPart(Part):
+    """One kind of model."""
+
+    key: Name
+    label: Text
+    ours: bool
+    cells: dict[Name, CellPart]
+    paper: dict[Name, Annotated[list[Number | None], Field(min_length=2, max_length=2)]]
+    runs: list[Name]
+
+
+class VerdictPart(Part):
+    """What became of a claim."""
+
+    text: Text
+    formula: Text
+    source: Literal["paper", "project"]
+    threshold: Number
+    ours: Number | None
+    verdict: Verdict
+    seeds: dict[Name, Number]
+    seeds_that_agree: Count
+    paper: Number | None
+    paper_verdict: Verdict
+
+
+class LinePart(Part):
+    """One line of a figure."""
+
+    row: Text
+    label: Text
+    x: Numbers
+    y: Numbers
+    low: Numbers
+    high: Numbers
+    predicted: Numbers = []
+
+    @model_validator(mode="after")
+    def _even(self) -> "LinePart":
+        lists = (self.x, self.y, self.low, self.high, self.predicted or self.x)
+        if not self.x or len({len(values) for values in lists}) != 1:
+            raise ValueError("expected as many values of each kind as there are points, and a point at least")
+        return self
+
+
+class CurvePart(Part):
+    """A figure."""
+
+    x_label: Text
+    y_label: Text
+    log: bool
+    lines: list[LinePart]
+
+
+class NetPart(Part):
+    """A decision boundary, as outlines."""
+
+    row: Text = ""
+    label: Text
+    order: Number
+    areas: Annotated[list[Outline], Field(min_length=6, max_length=6)]
+    boundary: Outline
+
+
+class MoonsPart(Part):
+    """Decision boundaries, one per network."""
+
+    nets: Annotated[list[NetPart], Field(min_length=1, max_length=100)]
+    start: Count
+    width: Annotated[int, Field(ge=1, le=10_000)]
+    height: Annotated[int, Field(ge=1, le=10_000)]
+    points: list[Annotated[list[Number], Field(min_length=3, max_length=3)]]
+
+    @model_validator(mode="after")
+    def _shown(self) -> "MoonsPart":
+        if self.start >= len(self.nets) or any(point[2] not in (0, 1) for point in self.points):
+            raise ValueError("expected `start` to be one of the nets, and points of class 0 or 1")
+        return self
+
+
+Matrix = Annotated[list[Annotated[Numbers, Field(min_length=1)]], Field(min_length=1, max_length=4096)]
+
+
+class MapsPart(Part):
+    """One model's saliency maps."""
+
+    label: Text
+    maps: list[Matrix]
+    noisy: list[Matrix]
+    cosine: Number
+
+
+class SaliencyPart(Part):
+    """Saliency maps of several models at the same images."""
+
+    labels: list[Text]
+    images: list[Matrix]
+    radius: Number
+    rows: list[MapsPart]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "SaliencyPart":
+        lists = [self.images, *(maps for row in self.rows for maps in (row.maps, row.noisy))]
+        if any(len(maps) != len(self.labels) for maps in lists):
+            raise ValueError("expected a map per image and model")
+        if any(len({len(line) for line in matrix}) != 1 for maps in lists for matrix in maps):
+            raise ValueError("expected pictures whose lines are equally long")
+        return self
+
+
+class ExtraPart(Part):
+    """Pictures."""
+
+    moons: MoonsPart | None = None
+    saliency: SaliencyPart | None = None
+
+
+class ResultFile(Part):
+    """`DIR/PRESET/EXPERIMENT.json`."""
+
+    experiment: Name
+    title: Text
+    source: Text
+    preset: Name
+    setting: Text
+    command: Text
+    created: Text
+    environment: dict[Text, Text | None]
+    columns: list[ColumnPart]
+    rows: list[RowPart]
+    verdicts: list[VerdictPart]
+    curves: list[CurvePart] = []
+    notes: list[Text] = []
+    extra: ExtraPart = ExtraPart()
+
+    @model_validator(mode="after")
+    def _free(self) -> "ResultFile":
+        if self.experiment.lower() == "readme":
+            raise ValueError("expected an experiment's name, not that of the index of all results")
+        return self
+
+
+class Taken(Part):
+    """A measurement of a run."""
+
+    values: dict[Name, JsonValue]
+    settings: dict[Name, JsonValue]
+    seed: int
+    seconds: Number
+    environment: dict[Text, JsonValue] = {}
+    left_out: list[Text] = []
+
+
+class Record(Part):
+    """`DIR/PRESET/runs/RUN.json`."""
+
+    name: Name
+    setting: Text
+    method: Text
+    seed: int
+    command: Text
+    recipe: Annotated[str, Field(max_length=100_000)]
+    environment: dict[Text, JsonValue]
+    epochs: list[dict[Name, Number | None]]
+    beta: dict[Text, Number]
+    gamma: dict[Text, Number]
+    measurements: dict[Name, Taken]
+
+
+Kind = TypeVar("Kind", bound=Part)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of finite numbers; whatever is wrong with it is a `UserError` that names it."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise UserError(f"{path}: expected a file of at most {MAX_BYTES:,} bytes, got something else; {REMEDY}")
+        content = from_json(path.read_bytes(), allow_inf_nan=False)
+        json.dumps(content, allow_nan=False)  # 1e999 is read as infinite
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
+    except (ValueError, RecursionError) as error:
+        raise error if isinstance(error, UserError) else UserError(f"{path}: {error}; {REMEDY}") from None
+    return content
+
+
+def check(kind: type[Kind], content: Any, path: Path) -> dict[str, Any]:
+    """Return the known keys of `content` if it is of this kind, else a `UserError` that names file and place."""
+    try:
+        return kind.model_validate(content).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        problem = str(first["msg"]).removeprefix("Value error, ")
+        raise UserError(f"{path}: {place[:200]}: {problem}, got {first['input']!r:.80}; {REMEDY}") from None
