@@ -46,7 +46,7 @@ def markdown_code(text: object) -> str:
     r"""Quote as code of Markdown, in a table too, whatever it holds.
 
     >>> markdown_code("a`b|c")
-    '`` a`b\\\\|c ``'
+    '`` a`b\\|c ``'
     """
     line = plain(text).replace("|", r"\|")
     longest = max(map(len, re.findall("`+", line)), default=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lowcurve import text
 from lowcurve.experiments.results import Result
-from lowcurve.files import write_atomic
+from lowcurve.files import make_folder, write_atomic
 
 DASHES = ("-", "--", "-.", ":")
 SHADES = ("#b9d4ef", "#d3e3f4", "#edf3fa", "#fcf0e9", "#f8ddcd", "#f2c5aa")  # from the first class to the second
@@ -98,5 +98,6 @@ def _save(figure: Any, stem: Path, kinds: Mapping[str, int]) -> list[Path]:
         with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
             metadata = {"Software" if kind == "png" else "Date": None}
             figure.savefig(buffer, format=kind, dpi=dots, metadata=metadata)
+        make_folder(stem.parent)
         write_atomic(paths[-1], buffer.getvalue())
     return paths

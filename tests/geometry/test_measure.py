@@ -101,9 +101,16 @@ def test_discrepancy_is_relative_to_the_training_data() -> None:
 
 
 def test_broken_samples_are_counted(net: nn.Module) -> None:
+    class Breaks(nn.Module):
+        """Divides by zero where an image is black."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            brightest = x.flatten(1).amax(1, keepdim=True)
+            return net(x) * (brightest / brightest)
+
     images = torch.rand(6, 1, 8, 8)
-    images[2] = math.nan
-    table = measure(net, Split(images, torch.zeros(6, dtype=torch.long)), of=("loss",), max_iterations=2)
+    images[2] = 0.0
+    table = measure(Breaks(), Split(images, torch.zeros(6, dtype=torch.long)), of=("loss",), max_iterations=2)
     assert table.summary("curvature").not_finite == 1 and math.isfinite(table.summary("curvature").mean)
     assert table.caveats(1e-9).startswith(", 1 not finite, 5 stopped")
     assert table.caveats(10.0) == ", 1 not finite"
