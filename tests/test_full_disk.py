@@ -65,7 +65,7 @@ def test_every_single_write_may_fail(verb: str, run: Run, tmp_path: Path, monkey
         failed += 1
         assert isinstance(error, UserError), (number, repr(error))
         assert "No space left on device; free some space" in str(error)
-        assert not [path for path in out.rglob("*.partial")]
+        assert not list(out.rglob("*.partial"))
     else:
         pytest.fail("it never succeeded")
     assert failed >= 2

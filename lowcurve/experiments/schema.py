@@ -20,7 +20,7 @@ REMEDY = "make it again with `lowcurve reproduce`, or move it away"
 
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Text = Annotated[str, Field(max_length=10_000)]
-Number = Annotated[float, Field(ge=-1e100, le=1e100)]
+Number = Annotated[int | float, Field(ge=-1e100, le=1e100)]
 Numbers = Annotated[list[Number], Field(max_length=100_000)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["holds", "does not hold", "not measured"]
@@ -127,7 +127,7 @@ class MoonsPart(Part):
 
     @model_validator(mode="after")
     def _shown(self) -> "MoonsPart":
-        if self.start >= len(self.nets) or any(point[2] not in (0, 1) for point in self.points):
+        if self.start >= len(self.nets) or any(repr(point[2]) not in "01" for point in self.points):
             raise ValueError("expected `start` to be one of the nets, and points of class 0 or 1")
         return self
 

@@ -41,6 +41,14 @@ def put(folder, content, name="digits/table-geometry.json"):
     return path
 
 
+def test_reading_changes_nothing(tmp_path):
+    path = put(tmp_path, whole())
+    (result,) = load_results(tmp_path).values()
+    assert repr(asdict(result)) == repr(json.loads(path.read_text()))  # whole numbers stay whole
+    assert len(draw_curves(result, tmp_path)) == 3
+    assert 'class="p0"' in render([result], {})
+
+
 def report(folder):
     """Run the command; return its error."""
     return CliRunner().invoke(app, ["report", str(folder / "in"), "--output", str(folder / "out.html")]).exception
