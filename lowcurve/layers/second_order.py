@@ -6,6 +6,7 @@ and that of batch norm runs through dozens of passes: measured on a CPU, 3 and 2
 gradients are PyTorch's own, or those of compiled loops where these apply, as they do for `softplus` too.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -89,7 +90,8 @@ def _batch_norm(
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor | None:
-    return fixed_softplus(x, beta) if threshold >= LEAST_THRESHOLD and _plain(x) and _loops.applies(x) else None
+    usual = 0 < beta < math.inf and threshold >= LEAST_THRESHOLD
+    return fixed_softplus(x, beta) if usual and _plain(x) and _loops.applies(x) else None
 
 
 _LOOPS: dict[Any, Any] = {F.batch_norm: _batch_norm, F.softplus: _softplus}

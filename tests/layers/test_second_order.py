@@ -199,3 +199,10 @@ def test_a_threshold_of_softplus_is_kept() -> None:
     with fast_double_backward():
         y = F.softplus(x.requires_grad_(), 1.0, 0.5)
     assert torch.equal(y, F.softplus(x, 1.0, 0.5))
+
+
+def test_a_softplus_with_negative_beta_is_pytorch_s() -> None:
+    x = torch.randn(20)
+    expected = F.softplus(x, beta=-1.0)
+    with fast_double_backward():
+        assert torch.equal(F.softplus(x, beta=-1.0), expected)
