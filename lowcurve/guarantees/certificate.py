@@ -1,32 +1,32 @@
-r"""How far can an input move, in ℓ₂, before the network's answer can change? Sound radii, or a clear refusal.
+"""How far can an input move, in ℓ₂, before the network's answer can change? Sound radii, or a clear refusal.
 
-At distance t from x the margin m = z_y − z_c is at least m − g t − K t²/2 (g = ‖∇m(x)‖, K of
-`lowcurve.guarantees.expansion`), and from any point on it falls no faster than a Lipschitz bound L. The best of both
-is ∫₀ᵗ min(g + K s, L) ds, and the answer is safe until that has used m up:
+Three numbers bound how fast a margin m = z_y − z_c can fall: g = ‖∇m(x)‖, K of `lowcurve.guarantees.expansion`, and a
+Lipschitz bound L; `lowcurve.guarantees.radius` turns them into a distance, minimized over the classes c ≠ y. It is at
+least m/L and at least the second-order radius. Spectral norms are bounded as the weights are, converged or not.
 
-.. math:: r = \frac{2m}{g + \sqrt{g^2 + 2Km}} \text{ while } r ≤ t_0 = \frac{L-g}{K},
-          \text{ afterwards } t_0 + \frac{m - g t_0 - K t_0^2/2}{L},
-
-minimized over the classes c ≠ y. It is at least m/L and at least the second-order radius. Spectral norms are
-bounded as the weights are, converged or not.
+The promise is about the network as PyTorch runs it on the processor, not about its real-valued ideal: what rounding may
+change in the logits anywhere in the ball (`lowcurve.guarantees.rounding`) is taken off every margin.
 """
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
+from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
 from lowcurve.guarantees.expansion import Expansion, curvature, expand
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import network, refuse_difference
+from lowcurve.guarantees.radius import Margins
+from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.modes import observing
 from lowcurve.progress import track
 from lowcurve.types import Certificate
 
-# Float32 evaluation moves a logit by a few units in the last place per layer. What is seen at x, 16-fold, and 1e-5 of
-# the largest logit are taken off every margin to cover what may happen at other points.
-_SEEN, _RELATIVE = 16.0, 1e-5
-_GRADIENT_SLACK = 1 + 1e-6
 _ELEMENTS = 2e7  # numbers held at once for the slopes M_i of a batch
 
 
@@ -43,12 +43,16 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     """
     if len(x) != len(y) or y.ndim != 1 or not len(y):
         raise UserError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
+    executed_in = arithmetic(model, x)
     net = network(model, tuple(x.shape[1:]))
     if not 0 <= int(y.min()) <= int(y.max()) < net.num_outputs or net.num_outputs < 2:
         raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
-    everywhere = net.reaches()
-    batches = track(_batches(net, everywhere, x, y), "certifying samples")
-    parts = [_certify_batch(model, net, everywhere, *pair, local=local) for pair in batches]
+    y, everywhere = y.cpu(), net.reaches()
+    parts = []
+    for rows in track(_batches(net, everywhere, len(y)), "certifying samples"):
+        with observing(model), torch.no_grad():
+            logits = model(x[rows].clone())
+        parts.append(_certify_batch(net, everywhere, (x[rows], y[rows], logits), executed_in, local))
     joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Certificate(
         radius=joined.pop("radius"),
@@ -60,101 +64,117 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     )
 
 
-def combined_radius(margin: Tensor, gradient: Tensor, hessian: Tensor, lipschitz: Tensor) -> Tensor:
-    """Return the t at which ∫₀ᵗ min(g + K s, L) ds = m, elementwise; K may be infinite, m below 0 gives 0.
-
-    >>> one = torch.tensor(1.0)
-    >>> float(combined_radius(one, 0 * one, 2 * one, 100 * one))
-    1.0
-    >>> float(combined_radius(one, one, torch.inf * one, 2 * one))
-    0.5
-    """
-    margin = margin.clamp_min(0)
-    gradient = torch.minimum(gradient, lipschitz)
-    smooth = hessian.isfinite()
-    k = torch.where(smooth, hessian, 1.0)
-    until = (lipschitz - gradient) / k  # where the slope bound g + K t meets L; division by 0 means never
-    until = torch.where(smooth, torch.where(k > 0, until, torch.inf), 0.0)
-    quadratic = 2 * margin / (gradient + (gradient.square() + 2 * k * margin).sqrt())
-    reached = torch.where(until.isfinite(), until, 0.0)
-    beyond = reached + (margin - gradient * reached - torch.where(smooth, k, 0.0) * reached.square() / 2) / lipschitz
-    radius = torch.where(smooth & (quadratic <= until), quadratic, beyond)
-    return torch.where(margin > 0, radius, 0.0)
-
-
 def pair_lipschitz(net: Network, reaches: list[Reach], y: Tensor) -> Tensor:
     """Return Lipschitz bounds of z_y − z_c, (N, C): the features' bound times the norm of the difference of rows."""
-    matrix, position = net.head()
-    distances = torch.cdist(matrix, matrix, compute_mode="donot_use_mm_for_euclid_dist")
+    _, position = net.head()
     rows = reaches[-1].rows.expand(len(y), -1)
     apart = rows.gather(1, y.view(-1, 1)) + rows
-    return torch.minimum(distances[y] * reaches[position].lipschitz.view(-1, 1), apart)
+    return torch.minimum(net.row_distances(2.0)[y] * reaches[position].lipschitz.view(-1, 1), apart)
 
 
 def _certify_batch(
-    model: nn.Module, net: Network, everywhere: list[Reach], x: Tensor, y: Tensor, local: bool
+    net: Network,
+    everywhere: list[Reach],
+    batch: tuple[Tensor, Tensor, Tensor],
+    executed_in: Arithmetic,
+    local: bool,
 ) -> dict[str, Tensor]:
-    y = y.cpu()
+    x, y, logits = batch
     expansion = expand(net, x, y)
-    margins = expansion.margins - _rounding(model, x, expansion.values[-1])
-    own = torch.zeros_like(margins, dtype=torch.bool).scatter_(1, y.view(-1, 1), True)
-    margins = margins.masked_fill(own, torch.inf)
-    lipschitz = pair_lipschitz(net, everywhere, y)
-    hessian = curvature(net, expansion, everywhere)
-    gradient = expansion.gradient_norms * _GRADIENT_SLACK
-    plain = _smallest(margins / lipschitz, own)
-    radius = torch.maximum(plain, _smallest(combined_radius(margins, gradient, hessian, lipschitz), own))
+    margins = _margins(net, expansion, everywhere, y)
+    errors = partial(_errors, net, expansion, everywhere, executed_in)
+    here = errors(torch.zeros_like(expansion.blur))
+    refuse_difference(logits.double(), expansion.values[-1], here)
+    off = partial(_off_margins, errors, y)
+    radius, plain = _executed(margins, off)
     if local and expansion.smooth:
-        radius = _refined(net, expansion, (margins, gradient, own), y, radius)
-    nearest = margins.argmin(1, keepdim=True)
+        radius = _refined(net, expansion, margins, off, y, radius)
+    left = margins.margins - _pairs(here, y)
+    nearest = left.argmin(1, keepdim=True)
     return {
         "radius": radius,
         "lipschitz_radius": plain,
-        "margin": margins.amin(1),
-        "correct": expansion.margins.masked_fill(own, torch.inf).amin(1) > 0,
-        "gradient_norm": gradient.gather(1, nearest).squeeze(1),
-        "hessian_bound": hessian.gather(1, nearest).squeeze(1),
-        "lipschitz_bound": lipschitz.gather(1, nearest).squeeze(1),
+        "margin": left.amin(1),
+        "correct": logits.argmax(1) == y,
+        "gradient_norm": margins.gradient.gather(1, nearest).squeeze(1),
+        "hessian_bound": margins.hessian.gather(1, nearest).squeeze(1),
+        "lipschitz_bound": margins.lipschitz.gather(1, nearest).squeeze(1),
     }
 
 
+def _margins(net: Network, expansion: Expansion, everywhere: list[Reach], y: Tensor) -> Margins:
+    own = torch.zeros_like(expansion.margins, dtype=torch.bool).scatter_(1, y.view(-1, 1), True)
+    return Margins(
+        expansion.margins.masked_fill(own, torch.inf),
+        expansion.gradient_norms,
+        curvature(net, expansion, everywhere),
+        pair_lipschitz(net, everywhere, y),
+        own,
+    )
+
+
+def _errors(
+    net: Network, expansion: Expansion, reaches: list[Reach], executed_in: Arithmetic, radius: Tensor
+) -> Tensor:
+    """Bound what rounding can do to each logit within `radius` of each sample, (N, C)."""
+    return rounding(net, expansion.values, reaches, radius, executed_in)[-1].parts
+
+
+def _off_margins(errors: Callable[[Tensor], Tensor], y: Tensor, radius: Tensor) -> Tensor:
+    return _pairs(errors(radius), y)
+
+
+def _pairs(parts: Tensor, y: Tensor) -> Tensor:
+    """Both logits of a margin may err, in opposite directions."""
+    return parts + parts.gather(1, y.view(-1, 1))
+
+
+def _executed(margins: Margins, off: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the radii, by all bounds and by L alone, of the network as it is computed.
+
+    Rounding errors grow with the ball. For every ρ that is tried, the smaller of ρ and the radius that is left when the
+    errors in the ball of radius ρ are taken off is sound; the largest of those counts.
+    """
+    trial = margins.radius(torch.zeros_like(margins.margins))
+    best = plain = torch.zeros_like(trial)
+    for _ in range(8):
+        lost = off(trial)
+        plain = torch.maximum(plain, torch.minimum(trial, margins.lipschitz_radius(lost)))
+        best = torch.maximum(best, torch.minimum(trial, margins.radius(lost)))
+        if bool((best >= trial / 2).all()):
+            break
+        trial = torch.where(best >= trial / 2, trial, trial / 4)
+    return torch.maximum(best, plain), plain
+
+
 def _refined(
-    net: Network, expansion: Expansion, at: tuple[Tensor, Tensor, Tensor], y: Tensor, radius: Tensor
+    net: Network,
+    expansion: Expansion,
+    margins: Margins,
+    off: Callable[[Tensor], Tensor],
+    y: Tensor,
+    radius: Tensor,
 ) -> Tensor:
     """Search each sample's largest ρ such that bounds valid in the ball of radius ρ certify ρ.
 
-    Every ρ that is tried is sound on its own: what the bounds of its ball certify, and not beyond the ball.
+    Every ρ that is tried is sound on its own: what the bounds of its ball certify, and not beyond the ball. Rounding is
+    bounded once, in the largest ball that is tried.
     """
-    margins, gradient, own = at
-    low, high = radius, torch.where(radius > 0, 4 * radius, 0.0)
+    low, high = radius, 4 * radius
+    lost = off(high)
     for _ in range(10):
         trial = (low + high) / 2
-        ball = Ball(trial)
+        ball = Ball(trial, expansion.blur)
         reaches = net.reaches(expansion.values, ball)
-        hessian = curvature(net, expansion, reaches, ball)
-        lipschitz = pair_lipschitz(net, reaches, y)
-        reached = _smallest(combined_radius(margins, gradient, hessian, lipschitz), own)
+        hessian, lipschitz = curvature(net, expansion, reaches, ball), pair_lipschitz(net, reaches, y)
+        reached = replace(margins, hessian=hessian, lipschitz=lipschitz).radius(lost)
         radius = torch.maximum(radius, torch.minimum(trial, reached))
         low, high = torch.where(reached >= trial, trial, low), torch.where(reached >= trial, high, trial)
     return radius
 
 
-def _smallest(radii: Tensor, own: Tensor) -> Tensor:
-    """The smallest radius over the other classes; 0 where a margin is not positive."""
-    return radii.masked_fill(own, torch.inf).amin(1).clamp_min(0)
-
-
-def _rounding(model: nn.Module, x: Tensor, exact: Tensor) -> Tensor:
-    """Return what float32 may take off a margin, (N, 1)."""
-    with observing(model), torch.no_grad():
-        logits = model(x)
-    seen = (logits.cpu().double() - exact).abs().amax(1, keepdim=True)
-    size = exact.abs().amax(1, keepdim=True)
-    return 2 * (_SEEN * seen + _RELATIVE * size)
-
-
-def _batches(net: Network, reaches: list[Reach], x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _batches(net: Network, reaches: list[Reach], samples: int) -> list[slice]:
     """Cut the samples so that the slopes of one batch fit in memory."""
     per_sample = net.num_outputs * sum(reach.rows[0].numel() for reach in reaches)
     size = max(1, min(64, int(_ELEMENTS / per_sample)))
-    return list(zip(x.split(size), y.split(size), strict=True))
+    return [slice(start, start + size) for start in range(0, samples, size)]

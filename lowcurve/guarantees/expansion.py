@@ -23,30 +23,39 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lowcurve.guarantees.arithmetic import FLOAT64
+from lowcurve.guarantees.operator_norm import SLACK
+from lowcurve.guarantees.rounding import rounding, slope_errors
 from lowcurve.guarantees.steplist import Network
-from lowcurve.guarantees.steps import Activation, Ball, MaxPool, Reach
+from lowcurve.guarantees.steps import Activation, Ball, Reach, spread
 
 
 @dataclass(frozen=True)
 class Expansion:
     """A batch of samples seen from x: values of all steps, margins z_y − z_c, and their first derivatives.
 
-    `margins` and `gradient_norms` have shape (N, C). `slopes` holds M_i of each activation, (N, C, *shape), and
-    `positions` where it sits in the network. `smooth` is False when a kink leaves no quadratic bound.
+    `margins` and `gradient_norms` have shape (N, C). `slopes` holds M_i of each activation, (N, C, *shape), `doubts`
+    how far it may be from the truth in ℓ₂, (N,), and `positions` where it sits in the network. `blur`, (N,), bounds the
+    error of all values. `smooth` is False when a kink leaves no quadratic bound.
     """
 
     values: list[Tensor]
     margins: Tensor
     gradient_norms: Tensor
     slopes: tuple[Tensor, ...]
+    doubts: tuple[Tensor, ...]
+    blur: Tensor
     positions: tuple[int, ...]
     smooth: bool
 
 
 def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
-    """Evaluate the network at x and differentiate every margin z_y − z_c with respect to x and all activations."""
+    """Evaluate the network at x and differentiate every margin z_y − z_c with respect to x and all activations.
+
+    `gradient_norms` are bounds from above, as rounding in float64 is added to them.
+    """
     positions = tuple(i for i, node in enumerate(net.nodes) if isinstance(node.step, Activation))
-    smooth = not any(_kinked(node.step) for node in net.nodes)
+    smooth = not any(node.step.kinked for node in net.nodes)
     with torch.enable_grad():
         x = x.detach().cpu().double().requires_grad_(smooth)
         values = net.values(x)
@@ -54,7 +63,7 @@ def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
         margins = logits.gather(1, y.view(-1, 1)) - logits
         if not smooth:
             zeros = torch.zeros_like(margins)
-            return Expansion(values, margins, zeros, (), positions, smooth=False)
+            return Expansion(values, margins, zeros, (), (), zeros[:, 0], positions, smooth=False)
         wanted = [x, *(values[i + 1] for i in positions)]
         rows = [
             torch.autograd.grad(margins[:, c].sum(), wanted, retain_graph=True, materialize_grads=True)
@@ -62,7 +71,12 @@ def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
         ]
     gradients, *slopes = (torch.stack(parts, dim=1) for parts in zip(*rows, strict=True))
     values = [value.detach() for value in values]
-    return Expansion(values, margins.detach(), gradients.flatten(2).norm(dim=2), tuple(slopes), positions, smooth=True)
+    errors = rounding(net, values, net.reaches(), x.new_zeros(len(x)), FLOAT64)
+    doubts = slope_errors(net, errors)
+    norms = gradients.flatten(2).norm(dim=2) * SLACK + doubts[0].unsqueeze(1)
+    blur = torch.stack([error.parts.flatten(1).amax(1) for error in errors]).amax(0)
+    of_slopes = tuple(doubts[i + 1] for i in positions)
+    return Expansion(values, margins.detach(), norms, tuple(slopes), of_slopes, blur, positions, smooth=True)
 
 
 def curvature(net: Network, expansion: Expansion, reaches: list[Reach], ball: Ball | None = None) -> Tensor:
@@ -70,15 +84,15 @@ def curvature(net: Network, expansion: Expansion, reaches: list[Reach], ball: Ba
     if not expansion.smooth:
         return torch.full_like(expansion.margins, torch.inf)
     total = torch.zeros_like(expansion.margins)
-    for slope, step, center, reach in _layers(net, expansion, reaches):
-        loss = (-slope).clamp_min(0) if step.constants.convex else slope.abs()
+    for (slope, step, center, reach), doubt in zip(_layers(net, expansion, reaches), expansion.doubts, strict=True):
+        loss = ((-slope).clamp_min(0) if step.constants.convex else slope.abs()) + spread(doubt, slope)
         if ball is None:
-            bend = torch.full_like(center, step.constants.curvature)
+            bend = torch.full_like(center, step.constants.curvature * SLACK)
         else:
             _, bend = step.within(reach, center, ball)
         weight = (loss * bend.unsqueeze(1)).flatten(2)  # (N, C, n)
         total += knapsack(weight, reach.rows.flatten(1).square().unsqueeze(1), reach.lipschitz.square().view(-1, 1, 1))
-    return total
+    return torch.where(total.isnan(), torch.inf, total * SLACK)
 
 
 def knapsack(weight: Tensor, caps: Tensor, budget: Tensor) -> Tensor:
@@ -88,7 +102,7 @@ def knapsack(weight: Tensor, caps: Tensor, budget: Tensor) -> Tensor:
     tensor([8.])
     """
     ordered, order = weight.sort(dim=-1, descending=True)
-    caps = caps.expand_as(weight).gather(-1, order)
+    caps = torch.minimum(caps, budget).expand_as(weight).gather(-1, order)
     before = caps.cumsum(-1) - caps
     return (ordered * torch.minimum((budget - before).clamp_min(0), caps)).sum(-1)
 
@@ -102,7 +116,3 @@ def _layers(
         assert isinstance(node.step, Activation)
         source = node.inputs[0]
         yield slope, node.step, expansion.values[source], reaches[source]
-
-
-def _kinked(step: object) -> bool:
-    return isinstance(step, MaxPool) or (isinstance(step, Activation) and step.constants.curvature == torch.inf)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lowcurve.guarantees.affine import Linear
 from lowcurve.guarantees.calculus import IDENTITY, Block
-from lowcurve.guarantees.operator_norm import SLACK
-from lowcurve.guarantees.steps import Ball, Linear, Reach, Step
+from lowcurve.guarantees.operator_norm import SLACK, UNIT
+from lowcurve.guarantees.steps import Ball, Reach, Step
 
 Shape = tuple[int, ...]
 
@@ -61,5 +62,13 @@ class Network:
         """
         last = self.nodes[-1]
         if isinstance(last.step, Linear) and not last.step.map.stride:
-            return last.step.weight * SLACK, last.inputs[0]
+            return last.step.weight, last.inputs[0]
         return torch.eye(self.num_outputs, dtype=torch.float64), len(self.nodes)
+
+    def row_distances(self, p: float) -> Tensor:
+        """Bound ‖w_a − w_b‖_p for all pairs of rows of the head; p is 2 or ∞. Rows may agree up to rounding."""
+        matrix, _ = self.head()
+        sizes = torch.linalg.vector_norm(matrix, ord=p, dim=1)
+        distances = torch.cdist(matrix, matrix, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+        doubtful = 64 * UNIT * (sizes.unsqueeze(0) + sizes.unsqueeze(1))
+        return torch.where(torch.eye(len(matrix), dtype=torch.bool), 0.0, distances * SLACK + doubtful)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block
 from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.steplist import Network
-from lowcurve.guarantees.steps import Activation, AveragePool, Channelwise, Linear, MaxPool, Step
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
 from lowcurve.layers.traits import learned_logs
 from lowcurve.types import Bound
@@ -88,10 +88,8 @@ def bounds(model: nn.Module, input_size: tuple[int, ...]) -> Bounds:
     blocks = net.blocks()
     matrix, position = net.head()
     features = blocks[position]
-    logit_lipschitz, logit_hessian = _rows(matrix.norm(dim=1), matrix.abs().amax(1), features)
-    exact = "donot_use_mm_for_euclid_dist"
-    apart = torch.cdist(matrix, matrix, compute_mode=exact)
-    margin_lipschitz, margin_hessian = _rows(apart, torch.cdist(matrix, matrix, p=math.inf), features)
+    logit_lipschitz, logit_hessian = _rows(matrix.norm(dim=1) * SLACK, matrix.abs().amax(1) * SLACK, features)
+    margin_lipschitz, margin_hessian = _rows(net.row_distances(2.0), net.row_distances(math.inf), features)
     steepest, bent = float(margin_lipschitz.max()), float(margin_hessian.max())
     return Bounds(
         lipschitz=Bound(blocks[-1].gains.n22, _METHOD),
@@ -121,7 +119,7 @@ def _product(norms: Tensor, bend: float) -> Tensor:
 def _largest_margin(matrix: Tensor, features: Block, hessian: Tensor) -> Block:
     """The block of the margin with the largest Hessian bound."""
     a, b = divmod(int(hessian.argmax()), len(matrix))
-    row = matrix[a] - matrix[b]
+    row = (matrix[a] - matrix[b]) * SLACK
     largest = float(row.abs().max())
     return calculus.linear(features, calculus.Gains(float(row.norm()), largest, largest))
 
@@ -132,8 +130,7 @@ def _table(model: nn.Module, net: Network, blocks: list[Block], margin: Block) -
     terms = {term.layer: term.k2 for term in margin.terms}
     rows = []
     for node, block in zip(net.nodes, blocks[1:], strict=True):
-        norm = _norm(node.step)
-        if norm is None:
+        if node.step.gains is None:  # sums and reshapes are no rows of the table
             continue
         hessian = terms.get(node.name, 0.0)
         parts = node.name.split("+")
@@ -141,7 +138,7 @@ def _table(model: nn.Module, net: Network, blocks: list[Block], margin: Block) -
             Layer(
                 name=node.name,
                 kind=type(node.step).__name__,
-                norm=norm,
+                norm=node.step.gains.n22,
                 lipschitz=block.gains.n22,
                 beta=beta.get(node.name),
                 gamma=next((gamma[part] for part in parts if part in gamma), None),
@@ -150,11 +147,6 @@ def _table(model: nn.Module, net: Network, blocks: list[Block], margin: Block) -
             )
         )
     return tuple(rows)
-
-
-def _norm(step: Step) -> float | None:
-    """The Lipschitz bound of a step that has one of its own; sums and reshapes are not rows of the table."""
-    return step.gains.n22 if isinstance(step, Linear | Channelwise | AveragePool | MaxPool | Activation) else None
 
 
 def _share(part: float, whole: float) -> float:

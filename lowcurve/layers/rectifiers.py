@@ -4,7 +4,15 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.layers.traits import Constants, constants, constants_between, smooth, softplus_between, softplus_constants
+from lowcurve.layers.traits import (
+    Constants,
+    constants,
+    constants_between,
+    finite,
+    smooth,
+    softplus_between,
+    softplus_constants,
+)
 
 
 class LeakyCenteredSoftplus(nn.Module):
@@ -75,4 +83,6 @@ def _leaky_between(module: LeakyCenteredSoftplus, low: Tensor, high: Tensor) -> 
 
 @constants.register
 def _clip_constants(module: SmoothClip) -> Constants:
-    return Constants(1.0, float(module.softplus.beta.detach()) / 4)  # s'' is a difference of two in [0, β/4]
+    core = softplus_constants(float(module.softplus.beta.detach()))
+    ends = abs(finite(module.low)) + abs(finite(module.high))
+    return Constants(1.0, core.curvature, width=core.width + ends)  # s'' is a difference of two in [0, β/4]

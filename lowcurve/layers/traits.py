@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lowcurve.errors import UserError
 
 class ByExactType:
     """A function of a module that each class answers for itself alone: a subclass may compute something else."""
@@ -80,21 +81,33 @@ class Constants:
     """`lipschitz` = sup |s'|, `curvature` = sup |s''| and `relative` ≥ sup |s''/s'| of an elementwise activation s.
 
     All are over the real line; `curvature` is ∞ where s' jumps (ReLU): then no Hessian bound exists. `convex` tells
-    where s'' ≥ 0 everywhere.
+    where s'' ≥ 0 everywhere. The last two say how well s is computed: in arithmetic of unit roundoff u the value at x is
+    within `ULPS` · u · `lipschitz` · (|x| + `width`) + `jump` of s(x).
     """
 
     lipschitz: float
     curvature: float
     relative: float = math.inf
     convex: bool = False
+    width: float = 1.0
+    jump: float = 0.0
+
+
+ULPS = 32.0  # room for library functions that differ in their last bits between machines
+# PyTorch's softplus is x where βx exceeds a threshold: a jump of log(1 + e^{-threshold}) / β, invisible from 20 on.
+# Beyond 80 the exponential overflows before the threshold is met.
+THRESHOLDS = (20.0, 80.0)
+BETAS = (1e-30, 1e30)
 
 
 @ByExactType
 def constants(module: nn.Module) -> Constants | None:
     """Return the constants of an elementwise activation, or None where its class has registered none.
 
-    >>> constants(nn.Softplus(beta=2))
-    Constants(lipschitz=1.0, curvature=0.5, relative=2.0, convex=True)
+    Parameters for which there are none (a softplus that jumps or is concave, a slope that is no number) are refused.
+
+    >>> constants(nn.Softplus(beta=2)).curvature
+    0.5
     """
     return None
 
@@ -122,39 +135,65 @@ def smooth(module: nn.Module) -> bool:
     return bool(learned(module))
 
 
-def softplus_constants(beta: float, leak: float = 0.0) -> Constants:
+def softplus_constants(beta: float, leak: float = 0.0, jump: float = 0.0) -> Constants:
     """Softplus with sharpness β, centered or not: s' = σ(βx) < 1 and s'' = βσ(βx)(1 − σ(βx)) ≤ β/4.
 
     With a leak a the activation is a x + (1 − a) s(x), whose slope stays below 1 and whose curvature shrinks.
     """
-    return Constants(1.0, (1 - leak) * beta / 4, relative=beta, convex=True)
+    if not BETAS[0] <= beta <= BETAS[1]:
+        raise UserError(f"expected a softplus with β from {BETAS[0]:g} to {BETAS[1]:g}, got {beta:g}; use such a β")
+    if not 0 <= leak <= 1:
+        raise UserError(f"expected a leaky softplus with a slope in [0, 1], got {leak:g}; use a slope in that range")
+    return Constants(1.0, (1 - leak) * beta / 4, relative=beta, convex=True, width=1 / beta, jump=jump)
 
 
 def softplus_between(beta: float, low: Tensor, high: Tensor, leak: float = 0.0) -> tuple[Tensor, Tensor]:
     """On an interval: s' = σ(βx) increases and s'' = βσ(βx)σ(−βx) falls with |x|, so the end nearest to 0 has most."""
     nearest = torch.clamp(torch.zeros_like(low), min=low, max=high)
-    sigma = torch.sigmoid(beta * nearest)
-    return leak + (1 - leak) * torch.sigmoid(beta * high), (1 - leak) * beta * sigma * (1 - sigma)
+    sigma, rest = torch.sigmoid(beta * nearest), torch.sigmoid(-beta * nearest)
+    return leak + (1 - leak) * torch.sigmoid(beta * high), (1 - leak) * beta * sigma * rest
 
 
 def elu_constants(alpha: float) -> Constants:
     """Exponential linear unit, s = α(eˣ − 1) for x < 0: s' jumps at 0 unless α = 1."""
     if alpha == 1:
         return Constants(1.0, 1.0, relative=1.0, convex=True)
-    return Constants(max(1.0, abs(alpha)), math.inf, convex=0 <= alpha <= 1)
+    return Constants(max(1.0, abs(finite(alpha))), math.inf, convex=0 <= alpha <= 1)
+
+
+def finite(value: float) -> float:
+    """Return a parameter of an activation, or refuse one that is no number."""
+    if not math.isfinite(value):
+        raise UserError(f"expected an activation with finite parameters, got {value}; use a number")
+    return float(value)
+
+
+def _softplus(module: nn.Softplus) -> Constants:
+    beta, threshold = float(module.beta), float(module.threshold)
+    if not THRESHOLDS[0] <= threshold <= THRESHOLDS[1]:
+        raise UserError(
+            f"expected nn.Softplus with a threshold from {THRESHOLDS[0]:g} to {THRESHOLDS[1]:g}, got {threshold:g}: it "
+            "jumps there, or overflows before; use the default threshold of 20"
+        )
+    return softplus_constants(beta, jump=math.log1p(math.exp(-threshold)) / abs(beta or 1.0))
+
+
+def _leaky_relu(module: nn.LeakyReLU) -> Constants:
+    slope = finite(module.negative_slope)
+    return Constants(max(1.0, abs(slope)), math.inf, convex=slope <= 1, width=0.0)
 
 
 # PyTorch's own activations.
 _TORCH: Mapping[type[nn.Module], Callable[[Any], Constants]] = MappingProxyType(
     {
-        nn.Softplus: lambda m: softplus_constants(float(m.beta)),
-        nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True),
-        nn.LeakyReLU: lambda m: Constants(max(1.0, abs(m.negative_slope)), math.inf, convex=m.negative_slope <= 1),
+        nn.Softplus: _softplus,
+        nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True, width=0.0),
+        nn.LeakyReLU: _leaky_relu,
         nn.ELU: lambda m: elu_constants(float(m.alpha)),
-        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27)),  # s'' = −2 tanh(1 − tanh²), largest at tanh² = 1/3
-        nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108)),
-        nn.SiLU: lambda m: Constants(1.09984, 0.5),  # s' largest at x = 2.3994; s''(0) = 1/2
-        nn.GELU: lambda m: Constants(1.13, 0.8),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; the tanh form is within
+        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27), width=0.0),  # s'' = −2 tanh(1 − tanh²), most at tanh² = 1/3
+        nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108), width=4.0),
+        nn.SiLU: lambda m: Constants(1.09984, 0.5, width=0.0),  # s' largest at x = 2.3994; s''(0) = 1/2
+        nn.GELU: lambda m: Constants(1.13, 0.8, width=0.0),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; tanh: within
     }
 )
 for _kind, _rule in _TORCH.items():

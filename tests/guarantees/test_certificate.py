@@ -15,9 +15,9 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.boundary import boundary_distance
-from lowcurve.guarantees.certificate import combined_radius
 from lowcurve.guarantees.expansion import curvature, expand, knapsack
 from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.radius import combined_radius
 from tests.guarantees.oracles import softplus_net
 
 KINDS = ("mlp", "conv", "residual", "branches")
@@ -91,7 +91,7 @@ def test_the_expansion_bounds_margins_at_every_distance(kind, normalized):
         y = torch.randint(3, (8,), generator=g)
         at = expand(net, x, y)
         bent = curvature(net, at, net.reaches())
-        assert bool((bent <= lc.bounds(model, shape).margin_hessian[y] * (1 + 1e-9)).all())
+        assert bool((bent <= lc.bounds(model, shape).margin_hessian[y] + 1e-9).all())
         for length in (1e-2, 0.3, 2.0, 20.0):
             for sign in (1, -1):
                 delta = torch.randn(8, *shape, generator=g, dtype=torch.float64) if sign == 1 else -_uphill(net, x, y)
@@ -200,7 +200,7 @@ def test_vacuous_certificates_say_so(digits_net):
 def test_what_the_trace_does_not_see_is_refused():
     model = nn.Sequential(nn.Linear(3, 3))
     model.register_forward_hook(lambda module, inputs, output: output + 1.0)
-    with pytest.raises(UserError, match="reproduce the model's logits"):
+    with pytest.raises(UserError, match="has a forward hook"):
         lc.certify(model, torch.rand(2, 3), torch.tensor([0, 1]))
     with pytest.raises(UserError, match="one label per input"):
         lc.certify(model, torch.rand(2, 3), torch.tensor([0]))
