@@ -7,11 +7,13 @@ under this name or another.
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowcurve.errors import UserError
 
@@ -99,6 +101,35 @@ def _refuse_values(name: str, tensor: torch.Tensor) -> None:
         sizes = tensor.abs()[tensor != 0].double()
         if sizes.numel() and not 1e-100 <= float(sizes.min()) <= float(sizes.max()) <= 1e100:
             raise UserError(f"expected numbers from 1e-100 to 1e100 in the model, got others in {name}; rescale it")
+
+
+class _Writes(TorchDispatchMode):
+    """Note the operations that change a tensor in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and note its name."""
+        if func._schema.is_mutable:
+            self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_unseen_writes(model: nn.Module, graph: fx.Graph, x: Tensor) -> None:
+    """Refuse a model that writes to a tensor where its graph does not."""
+    seen, real = _Writes(), _Writes()
+    with seen:
+        fx.GraphModule(model, graph)(x.clone())
+    with real:
+        model(x.clone())
+    if seen.names != real.names:
+        unseen = set(real.names) - set(seen.names) or set(real.names)
+        raise UserError(
+            f"cannot bound this model: its forward works in place ({', '.join(sorted(unseen))}) where torch.fx does "
+            "not see it; write it out of place, y = y - 1 instead of y -= 1"
+        )
 
 
 def refuse_overwritten(

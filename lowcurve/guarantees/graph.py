@@ -4,6 +4,8 @@ Nothing is guessed: an operation without known constants is refused by name, wit
 then run in float64 beside the copy, and must agree within the proven rounding errors of float64.
 """
 
+import operator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -15,7 +17,7 @@ from lowcurve.errors import UserError
 from lowcurve.guarantees import functions, layers
 from lowcurve.guarantees.affine import Channelwise, Linear
 from lowcurve.guarantees.arithmetic import FLOAT64
-from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten
+from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten, refuse_unseen_writes
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network, Node, Shape
 from lowcurve.guarantees.steps import Reshape, Step
@@ -24,10 +26,33 @@ from lowcurve.modes import generator
 _SCALES = (1.0, 30.0, 1e-3)  # of the points at which steps and model are compared
 
 
+class _Proxy(fx.Proxy):
+    """A value that is traced; `y += z` is recorded as what it is, a change in place, not as `y = y + z`."""
+
+    def __iadd__(self, other: object) -> fx.Proxy:
+        return self._in_place(operator.iadd, other)
+
+    def __isub__(self, other: object) -> fx.Proxy:
+        return self._in_place(operator.isub, other)
+
+    def __imul__(self, other: object) -> fx.Proxy:
+        return self._in_place(operator.imul, other)
+
+    def __itruediv__(self, other: object) -> fx.Proxy:
+        return self._in_place(operator.itruediv, other)
+
+    def _in_place(self, function: Callable[..., object], other: object) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     """Look into modules of the user, but not into layers that are registered or that PyTorch defines."""
 
     proxy_buffer_attributes = True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return what stands for the value of a node."""
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Stop at layers."""
@@ -43,7 +68,8 @@ def network(model: nn.Module, input_size: Shape) -> Network:
         graph, modules = _traced(twin, input_size), dict(twin.named_modules())
         _refuse_overwritten(graph, modules)
         found = _assembled(graph, modules, input_size)
-        _verify(found, twin.double())
+        refuse_unseen_writes(twin.double(), graph, torch.rand(2, *input_size, generator=generator(0)).double())
+        _verify(found, twin)
     return found
 
 

@@ -145,8 +145,8 @@ def _largest_singular_value(matrices: Tensor) -> float:
     """Bound the largest singular value over a batch of matrices, from the smaller Gram matrix of each.
 
     The Gram matrix of p rows with n entries is computed with an error of at most γ_n ‖A‖_F² in norm, its eigenvalues
-    with one of at most 10 p u ‖A‖_F², and A itself (a Fourier transform, a product with a batch norm's factors) with one
-    of at most 64 u ‖A‖_F. All three are added.
+    with one of at most 10 p u ‖A‖_F², and A itself (a Fourier transform, a product with a batch norm's factors) with
+    one of at most 64 u ‖A‖_F. All three are added.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         matrices = matrices.mT
