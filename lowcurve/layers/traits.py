@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 
+
 class ByExactType:
     """A function of a module that each class answers for itself alone: a subclass may compute something else."""
 
@@ -81,8 +82,8 @@ class Constants:
     """`lipschitz` = sup |s'|, `curvature` = sup |s''| and `relative` ≥ sup |s''/s'| of an elementwise activation s.
 
     All are over the real line; `curvature` is ∞ where s' jumps (ReLU): then no Hessian bound exists. `convex` tells
-    where s'' ≥ 0 everywhere. The last two say how well s is computed: in arithmetic of unit roundoff u the value at x is
-    within `ULPS` · u · `lipschitz` · (|x| + `width`) + `jump` of s(x).
+    where s'' ≥ 0 everywhere. The last two say how well s is computed: in arithmetic of unit roundoff u the value at x
+    is within `ULPS` · u · `lipschitz` · (|x| + `width`) + `jump` of s(x).
     """
 
     lipschitz: float
@@ -190,7 +191,9 @@ _TORCH: Mapping[type[nn.Module], Callable[[Any], Constants]] = MappingProxyType(
         nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True, width=0.0),
         nn.LeakyReLU: _leaky_relu,
         nn.ELU: lambda m: elu_constants(float(m.alpha)),
-        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27), width=0.0),  # s'' = −2 tanh(1 − tanh²), most at tanh² = 1/3
+        nn.Tanh: lambda m: Constants(
+            1.0, 4 / math.sqrt(27), width=0.0
+        ),  # s'' = −2 tanh(1 − tanh²), at tanh² = 1/3
         nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108), width=4.0),
         nn.SiLU: lambda m: Constants(1.09984, 0.5, width=0.0),  # s' largest at x = 2.3994; s''(0) = 1/2
         nn.GELU: lambda m: Constants(1.13, 0.8, width=0.0),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; tanh: within
