@@ -191,9 +191,7 @@ _TORCH: Mapping[type[nn.Module], Callable[[Any], Constants]] = MappingProxyType(
         nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True, width=0.0),
         nn.LeakyReLU: _leaky_relu,
         nn.ELU: lambda m: elu_constants(float(m.alpha)),
-        nn.Tanh: lambda m: Constants(
-            1.0, 4 / math.sqrt(27), width=0.0
-        ),  # s'' = −2 tanh(1 − tanh²), at tanh² = 1/3
+        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27), width=0.0),  # s'' = −2 tanh(1 − tanh²), at tanh² = 1/3
         nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108), width=4.0),
         nn.SiLU: lambda m: Constants(1.09984, 0.5, width=0.0),  # s' largest at x = 2.3994; s''(0) = 1/2
         nn.GELU: lambda m: Constants(1.13, 0.8, width=0.0),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; tanh: within
