@@ -8,6 +8,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import argparse
 import sys
 import time
+from contextlib import suppress
 
 import torch
 from rich.console import Console
@@ -33,7 +34,7 @@ def main() -> int:
     names = [arguments.oracle] if arguments.oracle else list(ORACLES)
     counts, found = Counts(), _Log()
     until, seeds = time.monotonic() + 60 * arguments.minutes, dict.fromkeys(names, arguments.seed)
-    with bars() as display:
+    with suppress(KeyboardInterrupt), bars() as display:
         task = display.add_task("hunting", total=int(60 * arguments.minutes), note="")
         while time.monotonic() < until:
             for name in names:
@@ -41,9 +42,8 @@ def main() -> int:
                 while time.monotonic() < end:
                     hunt(name, range(seeds[name], seeds[name] + 1), counts, found)
                     seeds[name] += 1
-                left = int(until - time.monotonic())
                 note = f"{counts.networks.total()} networks, {len(found.kinds)} kinds of findings, {name}"
-                display.update(task, completed=int(60 * arguments.minutes) - left, note=note)
+                display.update(task, completed=int(60 * arguments.minutes - until + time.monotonic()), note=note)
     _summary(counts, found)
     return 1 if found.kinds else 0
 

@@ -5,38 +5,53 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.spectral import SpectralNorm
 from tests.fuzz.build import Case
 from tests.fuzz.findings import Finding, Values, compare, noise
 from tests.fuzz.reference import plain
 
+Measure = Callable[[nn.Module, Tensor], Values]
+
 
 def first_order(case: Case) -> None:
-    """Logits and gradients of the converted network."""
-    _against_plain(case, derivatives)
+    """Logits, gradients and running statistics."""
+    _against_plain(case, derivatives, derivatives)
 
 
 def second_order(case: Case) -> None:
     """Gradients of a random combination of gradients."""
-    _against_plain(case, second_derivatives)
+    _against_plain(case, second_derivatives, second_derivatives)
 
 
-def _against_plain(case: Case, measured: Callable[[nn.Module, Tensor], Values]) -> None:
+def fast_second_order(case: Case) -> None:
+    """The same by the short cuts that penalties and curvatures take."""
+    _against_plain(case, second_derivatives, fast_second_derivatives)
+
+
+def transforms(case: Case) -> None:
+    """Derivatives in eval mode by function transforms: forward and reverse mode, and both of one sample at a time."""
+    case.net.eval()
+    _against_plain(case, transformed, transformed)
+
+
+def _against_plain(case: Case, expected: Measure, measured: Measure) -> None:
     model = case.subject()
     for module in model.modules():
         if isinstance(module, SpectralNorm):
             module.eval()  # training would move the singular vectors, at each forward of a shared layer
     dtype = case.x.dtype
-    truth = lambda x: measured(plain(model, torch.float64), x)  # noqa: E731
-    exact, error = noise(truth, lambda x: measured(plain(model, dtype), x), case.x)
+    truth = lambda x: expected(plain(model, torch.float64), x)  # noqa: E731
+    exact, error = noise(truth, lambda x: expected(plain(model, dtype), x), case.x)
     compare(measured(model, case.x), exact, error, dtype, measured.__name__)
 
 
 def derivatives(model: nn.Module, x: Tensor) -> Values:
-    """Return logits, and gradients of a random combination of them, by name."""
+    """Return logits, gradients of a random combination of them by name, and the statistics that the forward left."""
     x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     logits, names, grads = _gradients(model, x, create_graph=False)
-    return {"logits": logits.detach(), **dict(zip(names, grads, strict=True))}
+    statistics = {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
+    return {"logits": logits.detach(), **dict(zip(names, grads, strict=True)), **statistics}
 
 
 def second_derivatives(model: nn.Module, x: Tensor) -> Values:
@@ -50,6 +65,30 @@ def second_derivatives(model: nn.Module, x: Tensor) -> Values:
     found = torch.autograd.grad(mixed, inputs, allow_unused=True)
     zero = [torch.zeros_like(v) if g is None else g for v, g in zip(inputs, found, strict=True)]
     return {f"second derivative in {name}": g.detach() for name, g in zip(names, zero, strict=True)}
+
+
+def fast_second_derivatives(model: nn.Module, x: Tensor) -> Values:
+    """Return the same, computed by `fast_double_backward`."""
+    with fast_double_backward():
+        return second_derivatives(model, x)
+
+
+def transformed(model: nn.Module, x: Tensor) -> Values:
+    """Return Jacobians and Hessians in x, by torch.func."""
+    cotangent = _random(x.new_empty(model(x.clone()).shape)).to(x.dtype)
+
+    def combined(x: Tensor) -> Tensor:
+        return (model(x.clone()) * cotangent).sum()
+
+    def of_one(x: Tensor, weights: Tensor) -> Tensor:
+        return (model(x[None].clone())[0] * weights).sum()
+
+    direction = _random(x).to(x.dtype)
+    reverse = torch.func.grad(combined)(x)
+    forward = torch.func.jvp(lambda x: model(x.clone()), (x,), (direction,))[1]
+    mixed = torch.func.jvp(torch.func.grad(combined), (x,), (direction,))[1]
+    each = torch.func.vmap(torch.func.grad(of_one))(x, cotangent)
+    return {"reverse": reverse, "forward": forward, "forward over reverse": mixed, "each sample": each}
 
 
 def _gradients(model: nn.Module, x: Tensor, create_graph: bool) -> tuple[Tensor, list[str], list[Tensor]]:

@@ -12,8 +12,8 @@ from tests.fuzz.recipes import DTYPES
 class Oracle:
     """`check` raises a `Finding`, or a `UserError` where the library refuses the network.
 
-    `call` ends the program that reproduces a finding. `networks` is how many of them the test suite sees, `preferred`
-    are operations that are drawn more often.
+    `call` ends the program that reproduces a finding. `networks` is how many the test suite sees, 0 where only long
+    hunts have the time, `preferred` are operations that are drawn more often.
     """
 
     check: Callable[[Case], None]
@@ -31,15 +31,18 @@ _TWICE = (
     "x.requires_grad_()\n(slope,) = torch.autograd.grad(model(x.clone()).sin().sum(), x, create_graph=True)\n"
     "print(torch.autograd.grad(slope.square().sum(), [x, *model.parameters()], allow_unused=True))"
 )
+_FUNC = "print(torch.func.grad(lambda x: model(x.clone()).sum())(x))"
+_COMPILED = f"model = torch.compile(model, backend={{!r}})\n{_BACKWARD}"
 _FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
 _ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
 
 ORACLES: dict[str, Oracle] = {
     "gradients": Oracle(gradients.first_order, 120, _BACKWARD, _OURS),
     "second derivatives": Oracle(gradients.second_order, 80, _TWICE, _OURS),
+    "fast second derivatives": Oracle(gradients.fast_second_order, 60, _TWICE, _OURS),
+    "transforms": Oracle(gradients.transforms, 40, _FUNC, _OURS),
     "fold": Oracle(surgery.fold, 80, _FOLD, _OURS),
-    "compiled": Oracle(
-        surgery.compiled, 3, "model = torch.compile(model, backend='aot_eager')\n" + _BACKWARD, _OURS, _PRECISE
-    ),
+    "compiled": Oracle(surgery.compiled, 3, _COMPILED.format("aot_eager"), _OURS, _PRECISE),
+    "inductor": Oracle(surgery.inductor, 0, _COMPILED.format("inductor"), _OURS, _PRECISE),
     "attacks": Oracle(attacks.attacks, 10, _ATTACK, _OURS, _PRECISE),
 }

@@ -12,7 +12,7 @@ PARTS = 3  # each oracle's networks are shared among this many tests, which run 
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("oracle", ORACLES)
+@pytest.mark.parametrize("oracle", [name for name, oracle in ORACLES.items() if oracle.networks])
 def test_no_oracle_finds_anything(oracle: str, part: int) -> None:
     found: list[Found] = []
     counts = Counts()
