@@ -1,10 +1,14 @@
 """Who trains besides this process? Nobody, or those that torchrun started, each with its share."""
 
 import os
+import socket
+import time
 import warnings
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -86,11 +90,62 @@ def processes(device: str) -> Iterator[World]:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
+    world = World(dist.get_rank(), dist.get_world_size(), chosen)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), chosen)
+        with naming_losses(world):
+            yield world
     finally:
         if owner:
-            dist.destroy_process_group()
+            with suppress(RuntimeError):  # the others may be gone
+                dist.destroy_process_group()
+
+
+@contextmanager
+def naming_losses(world: World) -> Iterator[None]:
+    """Say which process has ended, and how to go on, where the others learn of it by a broken connection."""
+    roll: list[tuple[int, int]] = []
+    try:
+        roll += _roll(world)
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not any(word in str(error) for word in ("gloo", "NCCL")):
+            raise
+        gone = " and ".join(map(str, _ended(world, roll))) or "on another machine, or one that does not answer"
+        raise UserError(
+            f"process {world.rank} of {world.size} has lost process {gone}: it was killed, ran out of memory or has "
+            "said itself why it ended. Run the same command again with --resume auto to go on from the last checkpoint"
+        ) from error
+
+
+def _roll(world: World) -> list[tuple[int, int]]:
+    """Return machine and process id of every process, by rank."""
+    mine = torch.tensor([zlib.crc32(socket.gethostname().encode()), os.getpid()], device=world.device)
+    every = [torch.zeros_like(mine) for _ in range(world.size)]
+    dist.all_gather(every, mine)
+    return [(int(machine), int(process)) for machine, process in every]
+
+
+def _ended(world: World, roll: list[tuple[int, int]]) -> list[int]:
+    """Return the ranks of this machine that have ended; the system may need a moment to tell."""
+    for _ in range(20):
+        gone = [
+            rank for rank, (machine, process) in enumerate(roll) if machine == roll[world.rank][0] and _is_gone(process)
+        ]
+        if gone:
+            return gone
+        time.sleep(0.1)
+    return []
+
+
+def _is_gone(process: int) -> bool:
+    """Whether a process has ended, even if nobody has asked for its exit status yet."""
+    try:
+        os.kill(process, 0)
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except ProcessLookupError:
+        return True
+    except (OSError, IndexError):  # not ours, or a system without /proc
+        return False
 
 
 def choose_device(device: str, local_rank: int = 0) -> torch.device:
