@@ -30,7 +30,7 @@ from lowcurve.data import load_dataset
 from lowcurve.guarantees.boundary import boundary_distance
 from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.spectral import converge
-from lowcurve.methods import Coefficients, Method, build, find_method
+from lowcurve.methods import Method, build, find_method
 from lowcurve.objectives.certified import boundary_distances
 
 PLAIN = Method("Plain Lipschitz", activation="softplus-10", spectral=True)
@@ -129,10 +129,9 @@ def make(design: str, model_name: str) -> nn.Module:
     if design == "linear":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     method = PLAIN if design == "plain" else find_method("certified")
-    width, numbers = (16, Coefficients(**method.coefficients))
     if model_name == "mlp":  # no stretch of the pixels inside: β in the units of the pixels
-        width, numbers = 64, numbers.model_copy(update={"init_beta": 1.0, "lambda_beta": 1e-2})
-    return build(method, model_name, (1, 8, 8), 10, width=width, coefficients=numbers)
+        return build(method, model_name, (1, 8, 8), 10, width=64, coefficients={"init_beta": 1.0})
+    return build(method, model_name, (1, 8, 8), 10, width=16)
 
 
 def objective(design: str, model: nn.Module, sharpness: float) -> Callable[[Tensor, Tensor], Tensor]:

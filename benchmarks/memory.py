@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.steps import ROWS
-from lowcurve.methods import Coefficients, build, find_method
-from lowcurve.training.step import training_step
+from lowcurve.methods import build
+from lowcurve.training.step import TrainingStep
 
 
 def peak_megabytes(row: str) -> float:
@@ -28,14 +28,14 @@ def peak_megabytes(row: str) -> float:
 
 def _measure(row: str) -> float:
     name, changes, *_ = ROWS[row]
-    method = find_method(name)
     torch.manual_seed(0)
-    net = build(method, "resnet18", (3, 32, 32), 10, width=16).train()
+    net = build(name, "resnet18", (3, 32, 32), 10, width=16).train()
     x, y = torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,))
-    training_step(net, x[:2], y[:2], method, Coefficients(**{**method.coefficients, **changes}))
+    step = TrainingStep(net, name, changes)
+    step(x[:2], y[:2])
     before = _megabytes("VmRSS")
     for _ in range(2):
-        training_step(net, x, y, method, Coefficients(**{**method.coefficients, **changes}))
+        step(x, y)
     return _megabytes("VmHWM") - before  # the peak since the program started, unlike ru_maxrss not its parent's
 
 

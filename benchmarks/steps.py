@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from lowcurve.environment import processor
-from lowcurve.methods import Coefficients, Method, build, find_method
+from lowcurve.methods import build
 from lowcurve.modes import flushed_denormals, kept_memory
-from lowcurve.training.step import training_step
+from lowcurve.training.step import TrainingStep
 
 # name -> (method, coefficients, floor by counting convolutions, the paper's epoch-time ratio)
 ROWS: dict[str, tuple[str, dict[str, object], float, float | None]] = {
@@ -53,18 +53,16 @@ def step_times(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.rand(batch, 3, size, size).contiguous(memory_format=layout)
     y = torch.randint(0, 10, (batch,))
-    prepared: dict[str, tuple[torch.nn.Module, Method, Coefficients]] = {}
+    steps: dict[str, TrainingStep] = {}
     plain = build("relu", "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
     for row in rows:
         name, changes, *_ = ROWS[row]
-        method = find_method(name)
-        net = build(method, "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
-        prepared[row] = net, method, Coefficients(**{**method.coefficients, **changes})
+        net = build(name, "resnet18", (3, size, size), 10, width=width).train().to(memory_format=layout)
+        steps[row] = TrainingStep(net, name, changes)
 
     def seconds(row: str) -> float:
-        net, method, coefficients = prepared[row]
         start = time.perf_counter()
-        training_step(net, x, y, method, coefficients)
+        steps[row](x, y)
         return time.perf_counter() - start
 
     def plain_seconds() -> float:

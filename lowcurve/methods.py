@@ -4,39 +4,33 @@ A method is what it changes in a plain network and a plain loss. `a+b+c` joins s
 combination has a meaning: `lcnn+gradreg` is the paper's, `relu+gradreg` needs no further code.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.layers.traits import constants
 from lowcurve.models import MODELS
+from lowcurve.objectives import TERMS, Term
 from lowcurve.surgery.convert import convert
 
+Section = TypeVar("Section", bound=BaseModel)
 
-class Coefficients(BaseModel):
-    """The numbers of all methods, with the paper's values (see `docs/training.md`)."""
+
+class FirstValues(BaseModel):
+    """What surgery starts the learned numbers from, with the paper's values; terms have the other coefficients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     init_beta: float = Field(default=5.0, gt=0, description="first β of every centered softplus")
     init_gamma: float = Field(default=10.0, gt=0, description="first γ of every γ-BN")
-    lambda_beta: float = Field(default=1e-4, ge=0, description="weight of Σβ")
-    lambda_gamma: float = Field(default=1e-5, ge=0, description="weight of Σ|log γ|")
-    lambda_grad: float = Field(default=6.1e-3, ge=0, description="weight of E‖∇ₓℓ‖²")
-    gradient: Literal["double", "finite"] = Field(default="double", description="how GradReg differentiates")
-    difference_step: float = Field(default=3e-4, gt=0, description="step of finite differences, in pixels")
-    lambda_cure: float = Field(default=4e-3, ge=0, description="weight of CURE's E‖∇ℓ(x+z) − ∇ℓ(x)‖²")
-    cure_step: float = Field(default=0.5, gt=0, description="length h of CURE's z, in pixels")
-    sharpness: float = Field(default=6.0, gt=0, description="certified: 1/radius that counts as safe, per pixel")
-    adversarial_eps: float = Field(default=0.1, gt=0, description="ℓ₂ radius of adversarial training")
-    adversarial_steps: int = Field(default=3, ge=1, description="PGD steps of adversarial training")
-    adversarial_mode: Literal["eval", "train"] = Field(default="eval", description="mode that PGD attacks")
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,8 @@ class Method:
     """What a method changes: the activation, parts of the surgery, loss terms, its own coefficients.
 
     `activation` is None for the paper's stand-in for ReLU (softplus with β = 1000) or a key of `ACTIVATIONS`;
-    "learned" is the centered softplus with a trained β. `terms` are added to the cross-entropy.
+    "learned" is the centered softplus with a trained β. `terms` are keys of `TERMS`, `coefficients` those of their
+    coefficients that differ from the terms' defaults.
     """
 
     title: str
@@ -126,6 +121,47 @@ def _join(first: Method, second: Method, name: str) -> Method:
     )
 
 
+def resolve(method: Method | str, coefficients: Mapping[str, Any] | None = None) -> dict[str, Term]:
+    """Return the terms of a method in the order of `TERMS`; `coefficients` go before the method's own.
+
+    >>> resolve("lcnn", {"lambda_beta": 0.5})
+    {'curvature': CurvaturePenalty(lambda_beta=0.5, lambda_gamma=1e-05)}
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    numbers = {**method.coefficients, **(coefficients or {})}
+    sections: list[type[BaseModel]] = [FirstValues, *TERMS.values()]
+    known = {key for section in sections for key in section.model_fields}
+    for name in method.terms:
+        if name not in TERMS:
+            raise unknown_name("term", name, TERMS)
+    for name in numbers:
+        if name not in known:
+            raise unknown_name("coefficient", name, known)
+    return {name: _chosen(TERMS[name], numbers) for name in TERMS if name in method.terms}
+
+
+def columns(method: Method) -> list[str]:
+    """Return the keys of what a training step of the method returns and the log keeps."""
+    return ["cross_entropy", *(name for name in method.terms if TERMS[name].adds()), "loss", "accuracy"]
+
+
+def sharpness(method: Method, init_beta: float) -> float:
+    """Return how sharply the method's untrained network bends: β, or four times its activation's curvature constant."""
+    if method.activation == "learned":
+        return init_beta
+    known = constants(ACTIVATIONS[method.activation]())
+    return math.inf if known is None else 4 * known.curvature
+
+
+def _chosen(section: type[Section], numbers: Mapping[str, Any]) -> Section:
+    """Make a section of those of its fields that are given."""
+    try:
+        return section(**{key: numbers[key] for key in section.model_fields if key in numbers})
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors()]
+        raise UserError(f"a coefficient of the method is out of its range: {'; '.join(problems)}") from None
+
+
 METHODS |= {name: find_method(name) for name in ("lcnn+gradreg", "cure+gradreg", "lcnn+gradreg+adv")}
 
 
@@ -136,13 +172,13 @@ def build(
     num_classes: int,
     width: int = 64,
     residual: str = "mean",
-    coefficients: Coefficients | None = None,
+    coefficients: Mapping[str, Any] | None = None,
     skip: Collection[str] = (),
 ) -> nn.Module:
     """Return the untrained network of `method`: a plain net with its activation, then its surgery.
 
     `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator. Surgery leaves
-    the modules named in `skip` alone.
+    the modules named in `skip` alone; `coefficients` go before the method's own.
 
     >>> build("lcnn", "mlp", (2,), 2, width=8)(torch.zeros(3, 2)).shape
     torch.Size([3, 2])
@@ -158,20 +194,20 @@ def build(
         activation=ACTIVATIONS[method.activation],
         image_size=tuple(input_size[1:]),
     )
-    return operate(net, method, input_size, coefficients, skip)
+    return apply_surgery(net, method, input_size, coefficients, skip)
 
 
-def operate(
+def apply_surgery(
     net: nn.Module,
     method: Method,
     input_size: tuple[int, ...],
-    coefficients: Coefficients | None = None,
+    coefficients: Mapping[str, Any] | None = None,
     skip: Collection[str] = (),
 ) -> nn.Module:
     """Return `net` after the part of the surgery that `method` asks for; a trained net keeps its weights."""
     if not method.converts:
         return net
-    numbers = coefficients or Coefficients(**method.coefficients)
+    first = _chosen(FirstValues, {**method.coefficients, **(coefficients or {})})
     parameter = next(net.parameters())
     model, _ = convert(
         net,
@@ -179,8 +215,8 @@ def operate(
         activation=method.activation == "learned",
         batchnorm=method.batchnorm,
         spectral=method.spectral,
-        init_beta=numbers.init_beta,
-        init_gamma=numbers.init_gamma,
+        init_beta=first.init_beta,
+        init_gamma=first.init_gamma,
         skip=skip,
     )
     return model

@@ -1,14 +1,17 @@
 """Adversarial training: ℓ₂ projected gradient ascent on the loss, made as cheap as an inner loop must be."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from lowcurve.layers.spectral import held, normalized_layers
 from lowcurve.modes import observing
 from lowcurve.objectives.replay import Replay
+from lowcurve.objectives.term import Term
 
 
 def adversarial_examples(
@@ -55,3 +58,16 @@ def uniform_in_ball(x: Tensor, eps: float) -> Tensor:
 def sample_norms(x: Tensor) -> Tensor:
     """Return the Euclidean norm of each sample, shaped to multiply `x`."""
     return x.flatten(1).norm(dim=1).reshape(-1, *[1] * (x.ndim - 1))
+
+
+class AdversarialInputs(Term):
+    """Takes everything else at adversarial inputs."""
+
+    adversarial_eps: float = Field(default=0.1, gt=0, description="ℓ₂ radius of adversarial training")
+    adversarial_steps: int = Field(default=3, ge=1, description="PGD steps of adversarial training")
+    adversarial_mode: Literal["eval", "train"] = Field(default="eval", description="mode that PGD attacks")
+
+    def change_inputs(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """PGD in the ℓ₂ ball."""
+        eps, steps, mode = self.adversarial_eps, self.adversarial_steps, self.adversarial_mode
+        return adversarial_examples(model, x, y, eps=eps, steps=steps, mode=mode)

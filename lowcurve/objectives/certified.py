@@ -10,8 +10,13 @@ which is blind to the scale of the logits. Radii well above 1/κ (in pixels) cou
 near the boundary for larger radii elsewhere, a large one the reverse.
 """
 
+from typing import ClassVar
+
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from lowcurve.objectives.term import Term
 
 
 def boundary_distances(logits: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -28,3 +33,15 @@ def boundary_distances(logits: Tensor, x: Tensor, y: Tensor) -> Tensor:
     (gradient,) = torch.autograd.grad(margins.sum(), x, create_graph=True)
     slopes = gradient.flatten(1).norm(dim=1, keepdim=True)
     return logits / slopes.clamp_min(torch.finfo(slopes.dtype).tiny ** 0.5)
+
+
+class BoundaryDistances(Term):
+    """Gives cross-entropy κ times the distances instead of the logits."""
+
+    sharpness: float = Field(default=6.0, gt=0, description="certified: 1/radius that counts as safe, per pixel")
+
+    input_gradients: ClassVar[bool] = True
+
+    def change_scores(self, scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """κ z / ‖∇ₓm‖."""
+        return self.sharpness * boundary_distances(scores, x, y)

@@ -1,9 +1,11 @@
 """The data-free curvature penalty of an LCNN: smooth activations and batch norms of small gain."""
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from lowcurve.layers.traits import learned_logs
+from lowcurve.objectives.term import Term
 
 
 def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5) -> Tensor:
@@ -31,3 +33,14 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
 def _joined(logs: tuple[Tensor, ...]) -> Tensor:
     """All numbers as one tensor: a handful of kernels, however deep the net."""
     return torch.stack(logs) if all(log.ndim == 0 for log in logs) else torch.cat([log.flatten() for log in logs])
+
+
+class CurvaturePenalty(Term):
+    """Adds the penalty to the loss."""
+
+    lambda_beta: float = Field(default=1e-4, ge=0, description="weight of Σβ")
+    lambda_gamma: float = Field(default=1e-5, ge=0, description="weight of Σ|log γ|")
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """λβ Σβ + λγ Σ|log γ|."""
+        return curvature_penalty(model, self.lambda_beta, self.lambda_gamma)

@@ -1,9 +1,20 @@
 """GradReg: the mean squared norm of the loss's gradient in the input, exactly or by differences."""
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import torch
+import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor
 
 from lowcurve.errors import UserError
+from lowcurve.objectives.replay import Replay
+from lowcurve.objectives.term import Term
+
+if TYPE_CHECKING:
+    from lowcurve.objectives.passes import Batch, Passes
 
 
 def input_gradient(losses: Tensor, x: Tensor, create_graph: bool = True) -> Tensor:
@@ -49,3 +60,81 @@ def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True) -> Te
 def largest_norm(rows: Tensor) -> Tensor:
     """Return the largest Euclidean norm of a row, never quite 0."""
     return rows.flatten(1).norm(dim=1).amax().clamp_min(torch.finfo(rows.dtype).tiny ** 0.5)
+
+
+class GradientPenalty(Term):
+    """Adds λ E‖∇ₓℓ‖² to the loss, differentiated exactly or by differences."""
+
+    lambda_grad: float = Field(default=6.1e-3, ge=0, description="weight of E‖∇ₓℓ‖²")
+    gradient: Literal["double", "finite"] = Field(default="double", description="how GradReg differentiates")
+    difference_step: float = Field(default=3e-4, gt=0, description="step of finite differences, in pixels")
+
+    input_gradients: ClassVar[bool] = True
+
+    @property
+    def second_order(self) -> bool:
+        """Differences need first derivatives only."""
+        return self.gradient == "double"
+
+    @property
+    def own_backward(self) -> bool:
+        """Differences of gradients are no gradient of a sum."""
+        return self.gradient == "finite"
+
+    def loss(self, batch: "Batch") -> Tensor:
+        """λ E‖∇ₓℓ‖²."""
+        return self.lambda_grad * mean_square(batch.input_gradient)
+
+    def refusal(self, terms: Mapping[str, Term], sharpness: float) -> str | None:
+        """Differences need a smooth network, and cross-entropy and penalties alone beside them."""
+        if self.gradient == "double":
+            return None
+        if any(term is self for term in terms.values()) and not sharpness <= 10:
+            return (
+                "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is large; "
+                "use 'double' or a method with lcnn, csoftplus-only or softplus-wd"
+            )
+        others = [name for name, term in terms.items() if term is not self and term.overrides("loss", "change_scores")]
+        return f"method.gradient='finite' does not go with {', '.join(others)}; use 'double'" if others else None
+
+    def backward(
+        self, passes: "Passes", x: Tensor, penalties: Mapping[str, Tensor], name: str
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        r"""Two plain passes instead of a graph of the gradient.
+
+        With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
+
+        .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
+                  \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+
+        One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics
+        each loss depends on every input, and steps scaled sample by sample would estimate another derivative.
+        Both passes stop at what is derived from parameters; its gradients go on to the parameters together, once.
+        """
+        replay = Replay(passes.model)
+        x.requires_grad_()
+        derived, behind = passes.derive(), passes.behind_derived()
+        direct = [p for p in passes.model.parameters() if p not in behind]
+        leaves = [tensor for tensor in (*derived, *direct) if tensor.requires_grad]
+        with passes.parallel.no_sync() if passes.parallel else nullcontext():
+            losses, logits = passes.losses(passes.model, x)
+        gradient, *found = torch.autograd.grad(losses.mean(), [x, *leaves], allow_unused=True)
+        leaves = [leaf for leaf, g in zip(leaves, found, strict=True) if g is not None]
+        here = [g for g in found if g is not None]
+        gradient = gradient * len(x)
+        step = self._step(gradient, parallel=passes.parallel is not None)
+        moved, _ = passes.losses(replay, x.detach() + step * gradient)
+        whole = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
+        torch._foreach_mul_(whole, 2 * self.lambda_grad / step)
+        torch._foreach_add_(whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
+        torch.autograd.backward(
+            [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
+        )
+        return {"cross_entropy": losses.mean(), **penalties, name: self.lambda_grad * mean_square(gradient)}, logits
+
+    def _step(self, gradient: Tensor, parallel: bool) -> Tensor:
+        """Return s = h / max ‖gᵢ‖ over the batches of all processes."""
+        largest = largest_norm(gradient)
+        if parallel:
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return self.difference_step / largest

@@ -14,7 +14,7 @@ class Replay:
     a γ-BN), dropout the generator. Make a `Replay` *before* the first forward; each call then starts from what
     that forward started from and works on copies, so the model's own buffers advance once per step and graphs
     of earlier passes stay valid. Batch statistics are the new input's own. Spectral norms are taken as they
-    are: `advance` them first and keep them `held`.
+    are: they must stand still meanwhile, as in `Passes`.
     """
 
     def __init__(self, model: nn.Module) -> None:

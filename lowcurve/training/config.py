@@ -3,16 +3,28 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from lowcurve.data import DATASETS
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.methods import Coefficients, Method, find_method
+from lowcurve.methods import FirstValues, Method, find_method, resolve, sharpness
 from lowcurve.models import MODELS
+from lowcurve.objectives import TERMS, Term
 
 
 class Section(BaseModel):
@@ -57,8 +69,11 @@ class ModelConfig(Section):
         return name
 
 
-class MethodConfig(Coefficients):
-    """Which method, and its coefficients where they differ from the method's own."""
+class MethodConfig(FirstValues):
+    """Which method, and its coefficients where they differ from the method's own.
+
+    The section of a recipe, `method_section()`, has the coefficients of every term too.
+    """
 
     name: str = Field(default="lcnn", description="a key of METHODS, or several joined by +")
 
@@ -74,6 +89,50 @@ class MethodConfig(Coefficients):
     def method(self) -> Method:
         """The method by that name."""
         return find_method(self.name)
+
+    @property
+    def coefficients(self) -> dict[str, Any]:
+        """The numbers alone."""
+        return {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
+
+    def foreign(self) -> list[str]:
+        """Return what a reader may not know: coefficients of others' terms that the method has not and nobody set."""
+        others = [term for name, term in TERMS.items() if name not in self.method.terms]
+        return [
+            key
+            for term in others
+            if not term.__module__.startswith("lowcurve.")
+            for key, info in term.model_fields.items()
+            if getattr(self, key) == info.default
+        ]
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.model_dump(),)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The coefficients of terms."""
+
+
+def method_section() -> type[MethodConfig]:
+    """Return the schema of `[method]`: the coefficients of every term of `TERMS` as it is now."""
+    return _assembled(tuple(TERMS.items()))
+
+
+@cache
+def _assembled(terms: tuple[tuple[str, type[Term]], ...]) -> type[MethodConfig]:
+    fields: dict[str, Any] = {}
+    for name, term in terms:
+        for key, info in term.model_fields.items():
+            if key in fields or key in MethodConfig.model_fields:
+                raise UserError(f"term {name!r} declares the coefficient {key!r}, which exists already; rename it")
+            fields[key] = (info.annotation, info)
+    return create_model("MethodConfig", __base__=MethodConfig, **fields)
+
+
+def _restored(values: dict[str, Any]) -> MethodConfig:
+    return method_section().model_validate(values)
 
 
 class TrainConfig(Section):
@@ -111,22 +170,25 @@ class Config(Section):
     output: Path = Path("runs")
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
-    method: MethodConfig = MethodConfig()
+    method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_section()())
     train: TrainConfig = TrainConfig()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _with_coefficients(cls, given: Any) -> Any:
+        return method_section().model_validate(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _possible(self) -> "Config":
         """Refuse what cannot work together."""
-        terms, gradient = self.method.method.terms, self.method.gradient
-        smooth = self.method.method.activation in ("learned", "softplus-10")
-        if gradient == "finite" and "gradient" in terms and not (smooth and self.method.init_beta <= 10):
-            raise ValueError(
-                "method.gradient='finite' needs a smooth activation (β ≤ 10), or its error is large; "
-                "use 'double' or a method with lcnn, csoftplus-only or softplus-wd"
-            )
-        if gradient == "finite" and (others := {"cure", "certified"} & set(terms)):
-            raise ValueError(f"method.gradient='finite' does not go with {', '.join(others)}; use 'double'")
-        differentiates = {"gradient", "cure", "certified"} & set(terms)
+        method = self.method.method
+        every = resolve(replace(method, terms=tuple(TERMS)), self.method.coefficients)
+        terms = {name: term for name, term in every.items() if name in method.terms}
+        sharpest = sharpness(method, self.method.init_beta)
+        for term in every.values():
+            if (problem := term.refusal(terms, sharpest)) is not None:
+                raise ValueError(problem)
+        differentiates = any(term.input_gradients for term in terms.values())
         if self.train.precision == "bfloat16" and differentiates:
             raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
         if self.train.compile and differentiates:
@@ -190,7 +252,7 @@ def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, info in section.model_fields.items():
         key = prefix + (info.alias or name)
-        inner = info.annotation
+        inner = method_section() if info.annotation is MethodConfig else info.annotation
         names.append(key)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             names += _keys(inner, key + ".")
@@ -217,6 +279,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 def dump_config(config: Config) -> str:
     """Write `config` as TOML, every value resolved; `read_config` reads it back to an equal one."""
     tree = config.model_dump(mode="json", by_alias=True)
+    for key in config.method.foreign():
+        del tree["method"][key]
     lines = [f"{key} = {_toml(value)}" for key, value in tree.items() if not isinstance(value, dict)]
     for section, values in tree.items():
         if isinstance(values, dict):

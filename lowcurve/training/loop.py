@@ -18,6 +18,7 @@ from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory
 from lowcurve.files import write_json
+from lowcurve.methods import columns
 from lowcurve.modes import flushed_denormals, generator, kept_memory
 from lowcurve.progress import bars
 from lowcurve.training.card import finish
@@ -37,7 +38,7 @@ from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, environment
 from lowcurve.training.start import Resume, claim
-from lowcurve.training.step import term_names, training_step
+from lowcurve.training.step import TrainingStep
 from lowcurve.training.sync import synchronize
 
 READ_EVERY = 50  # steps between readings of the loss where each waits for a GPU or for other processes
@@ -71,7 +72,7 @@ class Session:
     run: Run
     dataset: Dataset
     model: nn.Module
-    wrapped: nn.Module  # the model itself, or the model behind DistributedDataParallel
+    training_step: TrainingStep  # of the model itself, or of the model behind DistributedDataParallel
     optimizer: torch.optim.SGD
     meter: Meter
     epoch: int = 0
@@ -146,8 +147,9 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     if config.train.sync_batchnorm and world.size > 1:
         model = synchronize(model)
     wrapped = world.wrap(model)
-    meter = Meter(term_names(config.method.method), world.device)
-    session = Session(config, world, run, dataset, model, wrapped, make_optimizer(model, config.train), meter)
+    method, optimizer = config.method.method, make_optimizer(model, config.train)
+    step = TrainingStep(wrapped, method, config.method.coefficients, getattr(torch, config.train.precision))
+    session = Session(config, world, run, dataset, model, step, optimizer, Meter(columns(method), world.device))
     if checkpoint:
         session.restore(checkpoint)
     elif config.model.source and world.first:
@@ -198,14 +200,13 @@ def _train_epoch(session: Session, request: Request, show: Callable[..., None]) 
 
 def _step(session: Session, x: Tensor, y: Tensor, done: int, total: int) -> None:
     """Take step number `done` of `total`; its noise depends on the seed, its number and the process alone."""
-    config, settings = session.config, session.config.train
+    settings = session.config.train
     for group in session.optimizer.param_groups:
         group["lr"] = learning_rate(settings, done / total)
     torch.manual_seed(generator(settings.seed, done, session.world.rank).initial_seed())
     if settings.channels_last and x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    dtype = getattr(torch, settings.precision)
-    terms = training_step(session.wrapped, x, y, config.method.method, config.method, dtype)
+    terms = session.training_step(x, y)
     if settings.clip_gradient is not None:
         nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
     session.optimizer.step()

@@ -13,7 +13,7 @@ from torch import nn
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, load_factory, refuse_foreign
 from lowcurve.files import own_folder, write_atomic
-from lowcurve.methods import Method, build, operate
+from lowcurve.methods import Method, apply_surgery, build
 from lowcurve.modes import observing
 from lowcurve.training.config import Config, dump_config, read_config
 
@@ -37,7 +37,7 @@ def network(
             num_classes,
             model.width,
             model.residual,
-            coefficients=config.method,
+            coefficients=config.method.coefficients,
             skip=model.skip,
         )
     if kept_source(folder):
@@ -50,7 +50,7 @@ def network(
     else:
         net = load_factory(factory)
     _check(net, input_size, num_classes, config.model.source)
-    return operate(net, method, input_size, config.method, config.model.skip)
+    return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
 
 
 def start_from(
@@ -68,7 +68,7 @@ def start_from(
     else:
         net = load_factory(factory or source)
     _check(net, input_size, num_classes, source)
-    return operate(net, method, input_size, config.method, config.model.skip)
+    return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
 
 
 def own_factory(config: Config) -> str | None:

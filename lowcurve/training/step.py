@@ -4,32 +4,65 @@ In units of a plain step (three convolutions per layer): cross-entropy 1, GradRe
 training 1 + 2/3 per attack step. Nothing here waits for the device.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils.parametrize import cached
 
-from lowcurve.layers.batchnorm import SharedScales
-from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.layers.spectral import NormalizedLayer, advance, held, normalize, normalized_layers, original
-from lowcurve.methods import Coefficients, Method, find_method
-from lowcurve.objectives.adversarial import adversarial_examples
-from lowcurve.objectives.certified import boundary_distances
-from lowcurve.objectives.cure import cure_direction, cure_penalty
-from lowcurve.objectives.curvature import curvature_penalty
-from lowcurve.objectives.gradient import input_gradient, largest_norm, mean_square
-from lowcurve.objectives.replay import Replay
+from lowcurve.errors import UserError
+from lowcurve.methods import Method, resolve
+from lowcurve.objectives.passes import Passes
 
-# Terms of the parameters alone: name -> function of the bare model and the coefficients.
-PARAMETER_TERMS: dict[str, Callable[[nn.Module, Coefficients], Tensor]] = {
-    "curvature": lambda model, numbers: curvature_penalty(model, numbers.lambda_beta, numbers.lambda_gamma),
-}
+
+class TrainingStep:
+    """The step of a method, resolved once: call it with each batch.
+
+    `coefficients` are those that differ from the method's own. `dtype` bfloat16 runs forwards under autocast.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method | str,
+        coefficients: Mapping[str, Any] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.model, self.dtype = model, dtype
+        self.terms = resolve(method, coefficients)
+
+    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Set every parameter's gradient of the whole loss; return its summands and the batch's accuracy.
+
+        The summands, detached and already weighted, add up to "loss". Terms that change the inputs come first: every
+        other one is taken at the changed inputs.
+        """
+        self.model.zero_grad(set_to_none=True)
+        with Passes(self.model, self.terms.values(), y, self.dtype) as passes:
+            x = passes.changed_inputs(x)
+            penalties = {n: _number(n, t.penalty(passes.bare)) for n, t in self.terms.items() if t.overrides("penalty")}
+            own = next((name for name, term in self.terms.items() if term.own_backward), None)
+            if own is None:
+                values, logits = self._backward(passes, x, penalties)
+            else:
+                values, logits = self.terms[own].backward(passes, x, penalties, own)
+        values = {name: value.detach() for name, value in values.items()}
+        values["loss"] = torch.stack(list(values.values())).sum()
+        values["accuracy"] = (logits.detach().argmax(1) == y).float().mean()
+        return values
+
+    def _backward(self, passes: Passes, x: Tensor, penalties: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
+        batch = passes.batch(x)
+        values = {"cross_entropy": batch.losses.mean(), **penalties}
+        for name, term in self.terms.items():
+            if term.overrides("loss"):
+                value = _number(name, term.loss(batch))
+                values[name] = value + penalties[name] if name in penalties else value
+        total = torch.stack(list(values.values())).sum()
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        total.backward(inputs=parameters if passes.second_order else None)  # x needs no gradient any more
+        return values, batch.logits
 
 
 def training_step(
@@ -37,134 +70,15 @@ def training_step(
     x: Tensor,
     y: Tensor,
     method: Method | str,
-    coefficients: Coefficients | None = None,
+    coefficients: Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Set every parameter's gradient of the method's whole loss; return its terms and the batch's accuracy.
-
-    The terms, detached and already weighted, add up to "loss". `dtype` bfloat16 runs the forward under autocast.
-    With adversarial training every other term is taken at the adversarial inputs.
-    """
-    method = find_method(method) if isinstance(method, str) else method
-    numbers = coefficients or Coefficients(**method.coefficients)
-    bare = model.module if isinstance(model, DistributedDataParallel) else model
-    model.zero_grad(set_to_none=True)
-    normalized = list(normalized_layers(bare))
-    advance(normalized)
-    with held(normalized), SharedScales(bare) as scales:
-        if "adversarial" in method.terms:
-            with _autocast(x, dtype), fast_double_backward(twice=False):
-                eps, steps, mode = numbers.adversarial_eps, numbers.adversarial_steps, numbers.adversarial_mode
-                x = adversarial_examples(bare, x, y, eps=eps, steps=steps, mode=mode)
-        step = _Step(model, normalized, scales, x.detach(), y, method.terms, numbers, dtype)
-        penalties = {name: term(bare, numbers) for name, term in PARAMETER_TERMS.items() if name in method.terms}
-        finite = "gradient" in method.terms and numbers.gradient == "finite"
-        with cached():
-            terms, logits = step.finite_differences(penalties) if finite else step.double_backprop(penalties)
-    terms = {name: value.detach() for name, value in terms.items()}
-    terms["loss"] = torch.stack(list(terms.values())).sum()
-    terms["accuracy"] = (logits.detach().argmax(1) == y).float().mean()
-    return terms
+    """Take one `TrainingStep`: set gradients, return the summands of the loss, the loss and the accuracy."""
+    return TrainingStep(model, method, coefficients, dtype)(x, y)
 
 
-def term_names(method: Method) -> list[str]:
-    """Return the keys of what `training_step` returns."""
-    inside = ("adversarial", "certified")  # these change what the cross-entropy sees
-    return ["cross_entropy", *(name for name in method.terms if name not in inside), "loss", "accuracy"]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One batch and the terms that depend on it; both ways to differentiate return (terms, logits)."""
-
-    model: nn.Module
-    normalized: list[NormalizedLayer]
-    scales: SharedScales
-    x: Tensor
-    y: Tensor
-    terms: tuple[str, ...]
-    numbers: Coefficients
-    dtype: torch.dtype
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether gradients in the input are differentiated again."""
-        exactly = self.numbers.gradient == "double"
-        return bool({"cure", "certified"} & set(self.terms)) or ("gradient" in self.terms and exactly)
-
-    def derive(self) -> list[Tensor]:
-        """Compute, once for all passes, what layers derive from their parameters alone; `cached` keeps it."""
-        return [*normalize(self.normalized), *self.scales.renew()]
-
-    def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return per-sample losses and logits; what follows autocast has the precision of x again."""
-        with _autocast(x, self.dtype), fast_double_backward(twice=self.differentiates):
-            logits = net(x)
-        logits = logits.to(x.dtype)
-        scores = logits
-        if "certified" in self.terms:
-            scores = self.numbers.sharpness * boundary_distances(logits, x, self.y)
-        return F.cross_entropy(scores, self.y, reduction="none"), logits
-
-    def double_backprop(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """One graph for everything: input gradients are differentiable, the total is backpropagated once."""
-        replay = Replay(self.model) if "cure" in self.terms else None
-        x = self.x.requires_grad_(self.differentiates)
-        self.derive()
-        losses, logits = self.losses(self.model, x)
-        terms = {"cross_entropy": losses.mean(), **penalties}
-        if "gradient" in self.terms or replay is not None:
-            gradient = input_gradient(losses, x)
-        if "gradient" in self.terms:
-            terms["gradient"] = self.numbers.lambda_grad * mean_square(gradient)
-        if replay is not None:
-            there = (x + cure_direction(gradient, self.numbers.cure_step)).detach().requires_grad_()
-            gradient_there = input_gradient(self.losses(replay, there)[0], there)
-            terms["cure"] = self.numbers.lambda_cure * cure_penalty(gradient_there, gradient)
-        total = torch.stack(list(terms.values())).sum()
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        total.backward(inputs=parameters if self.differentiates else None)  # x needs no gradient any more
-        return terms, logits
-
-    def finite_differences(self, penalties: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        r"""Two plain passes instead of a graph of the gradient.
-
-        With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
-
-        .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
-                  \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
-
-        One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics
-        each loss depends on every input, and steps scaled sample by sample would estimate another derivative.
-        Both passes stop at what is derived from parameters; its gradients go on to the parameters together, once.
-        """
-        parallel = self.model if isinstance(self.model, DistributedDataParallel) else None
-        replay = Replay(self.model)
-        x = self.x.requires_grad_()
-        derived = self.derive()
-        behind = {*self.scales.parameters(), *(original(module) for _, module, _ in self.normalized)}
-        direct = [p for p in self.model.parameters() if p not in behind]
-        leaves = [tensor for tensor in (*derived, *direct) if tensor.requires_grad]
-        with parallel.no_sync() if parallel else nullcontext():
-            losses, logits = self.losses(self.model, x)
-        gradient, *found = torch.autograd.grad(losses.mean(), [x, *leaves], allow_unused=True)
-        leaves = [leaf for leaf, g in zip(leaves, found, strict=True) if g is not None]
-        here = [g for g in found if g is not None]
-        gradient = gradient * len(x)
-        largest = largest_norm(gradient)
-        if parallel:
-            dist.all_reduce(largest, dist.ReduceOp.MAX)
-        step = self.numbers.difference_step / largest
-        moved, _ = self.losses(replay, x.detach() + step * gradient)
-        whole = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
-        torch._foreach_mul_(whole, 2 * self.numbers.lambda_grad / step)
-        torch._foreach_add_(whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
-        torch.autograd.backward(
-            [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
-        )
-        squared = self.numbers.lambda_grad * mean_square(gradient)
-        return {"cross_entropy": losses.mean(), **penalties, "gradient": squared}, logits
-
-
-def _autocast(x: Tensor, dtype: torch.dtype) -> torch.autocast:
-    return torch.autocast(x.device.type, dtype=dtype, enabled=dtype != torch.float32)
+def _number(name: str, value: Tensor) -> Tensor:
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise UserError(f"term {name!r} should return one number, a tensor of shape (), got {got}; take a mean or sum")
+    return value

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lowcurve.errors import UserError
-from lowcurve.methods import Coefficients, find_method, operate
+from lowcurve.methods import apply_surgery, find_method
 from lowcurve.training.config import Config, TrainConfig, parse_config
 from lowcurve.training.distributed import World, choose_device, processes
 from lowcurve.training.loop import train
@@ -34,7 +34,7 @@ def network(batchnorm: bool, method: str) -> nn.Module:
     layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]
     layers += [nn.Conv2d(4, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(54, 3)]
     kept = [layer for layer in layers if batchnorm or not isinstance(layer, nn.BatchNorm2d)]
-    return operate(nn.Sequential(*kept), find_method(method), SHAPE).double().train()
+    return apply_surgery(nn.Sequential(*kept), find_method(method), SHAPE).double().train()
 
 
 def steps(case: str, world: World) -> dict[str, torch.Tensor]:
@@ -51,7 +51,7 @@ def steps(case: str, world: World) -> dict[str, torch.Tensor]:
     for _ in range(STEPS):
         x = torch.rand(BATCH, *SHAPE, generator=rng, dtype=torch.float64)
         y = torch.randint(3, (BATCH,), generator=rng)
-        training_step(wrapped, x[part], y[part], method, Coefficients(**numbers))
+        training_step(wrapped, x[part], y[part], method, numbers)
         optimizer.step()
         world.average_statistics(model)
     return {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lowcurve as lc
-from lowcurve.methods import METHODS, Coefficients, build, find_method
-from lowcurve.training.step import term_names, training_step
+from lowcurve.methods import METHODS, build, columns, find_method
+from lowcurve.training.config import MethodConfig, method_section
+from lowcurve.training.step import training_step
 
 NUMBERS = {"lambda_beta": 0.02, "lambda_gamma": 0.03, "lambda_grad": 0.5, "lambda_cure": 0.7, "cure_step": 0.4}
 LAYOUTS = {"mlp": (1, 4, 4), "resnet18": (1, 8, 8)}
@@ -26,7 +27,7 @@ def network(method: str, model: str) -> nn.Module:
     return build(method, model, LAYOUTS[model], 3, width=3).double().train()
 
 
-def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...], c: Coefficients) -> Tensor:
+def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...], c: MethodConfig) -> Tensor:
     """CE + λβ Σβ + λγ Σ|log γ| + λ_grad mean‖g‖² + λ_cure mean‖g(x+z) − g(x)‖², plainly; buffers move as they like."""
 
     def gradient(z: Tensor) -> Tensor:
@@ -65,14 +66,14 @@ def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...],
 @pytest.mark.parametrize("method", [name for name in METHODS if "adversarial" not in METHODS[name].terms])
 def test_loss_and_gradient_equal_the_reference(method: str, model: str) -> None:
     net, (x, y), terms = network(method, model), batch(LAYOUTS[model]), METHODS[method].terms
-    numbers = Coefficients(**NUMBERS)
+    numbers = method_section()(**NUMBERS)
     twin = copy.deepcopy(net)
-    values = training_step(net, x, y, method, numbers)
+    values = training_step(net, x, y, method, NUMBERS)
     expected = reference_loss(twin, x, y, terms, numbers)
     expected.backward()
     assert float(values["loss"]) == pytest.approx(float(expected.detach()), rel=1e-9)
-    assert list(values) == [*sorted(term_names(METHODS[method])[:-2], key=list(values).index), "loss", "accuracy"]
-    assert set(values) == set(term_names(METHODS[method]))
+    assert list(values) == [*sorted(columns(METHODS[method])[:-2], key=list(values).index), "loss", "accuracy"]
+    assert set(values) == set(columns(METHODS[method]))
     for (name, mine), theirs in zip(net.named_parameters(), twin.parameters(), strict=True):
         difference = float((mine.grad - theirs.grad).norm())
         assert difference <= 1e-7 * (1 + float(theirs.grad.norm())), name
@@ -87,9 +88,9 @@ def test_adversarial_training_takes_every_term_at_the_adversarial_input(monkeypa
         seen.update(options)
         return moved
 
-    monkeypatch.setattr("lowcurve.training.step.adversarial_examples", fake)
-    numbers = Coefficients(**NUMBERS)
-    values = training_step(net, x, y, "lcnn+gradreg+adv", numbers)
+    monkeypatch.setattr("lowcurve.objectives.adversarial.adversarial_examples", fake)
+    numbers = method_section()(**NUMBERS)
+    values = training_step(net, x, y, "lcnn+gradreg+adv", NUMBERS)
     expected = reference_loss(network("lcnn+gradreg+adv", "mlp"), moved, y, ("curvature", "gradient"), numbers)
     assert float(values["loss"]) == pytest.approx(float(expected.detach()), rel=1e-9)
     assert seen == {"eps": 0.1, "steps": 3, "mode": "eval"}
@@ -99,7 +100,7 @@ def test_adversarial_step_trains_on_examples_of_a_larger_loss() -> None:
     net, (x, y) = network("adv", "mlp").float(), batch(LAYOUTS["mlp"])
     x = x.float()
     torch.manual_seed(0)
-    hard = training_step(net, x, y, "adv", Coefficients(adversarial_eps=1.0, adversarial_steps=5))
+    hard = training_step(net, x, y, "adv", {"adversarial_eps": 1.0, "adversarial_steps": 5})
     plain = training_step(net, x, y, "standard")
     assert hard["cross_entropy"] > plain["cross_entropy"] + 1e-3
 
@@ -107,7 +108,7 @@ def test_adversarial_step_trains_on_examples_of_a_larger_loss() -> None:
 def test_finite_differences_leave_alone_what_the_forward_does_not_use() -> None:
     net = build("lcnn", "mlp", (2,), 3, width=4).train()
     net.spare = nn.Parameter(torch.ones(2))
-    training_step(net, torch.rand(5, 2), torch.arange(5) % 3, "lcnn+gradreg", Coefficients(gradient="finite"))
+    training_step(net, torch.rand(5, 2), torch.arange(5) % 3, "lcnn+gradreg", {"gradient": "finite"})
     assert net.spare.grad is None  # a zero would let weight decay pull at it
     assert all(parameter.grad is not None for parameter in net.parameters() if parameter is not net.spare)
 
@@ -118,13 +119,13 @@ def test_finite_differences_are_within_one_percent_of_double_backprop(model: str
     """In float32, on the gradient of the penalty alone, batch statistics and power iteration included."""
     shape, method = {"mlp": (1, 4, 4), "resnet18": (1, 16, 16)}[model], find_method("lcnn+gradreg")
     torch.manual_seed(0)
-    start = Coefficients(init_beta=init_beta, lambda_beta=0, lambda_gamma=0, lambda_grad=6.1e-3)
+    start = {"init_beta": init_beta, "lambda_beta": 0, "lambda_gamma": 0, "lambda_grad": 6.1e-3}
     nets = [build(method, model, shape, 3, width=4, coefficients=start).train()]
     nets += [copy.deepcopy(nets[0]), copy.deepcopy(nets[0])]
     x, y = batch(shape, 32)
     gradients = []
     for net, change in zip(nets, ({}, {"gradient": "finite"}, {"lambda_grad": 0}), strict=True):
-        training_step(net, x.float(), y, method, start.model_copy(update=change))
+        training_step(net, x.float(), y, method, start | change)
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in net.parameters()]))
     exact, finite, plain = gradients
     assert (finite - exact).norm() <= 0.01 * (exact - plain).norm()
