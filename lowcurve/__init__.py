@@ -38,7 +38,12 @@ _EXPORTS = {
     "parameter_groups": "training.optimizer",
     "train": "training.loop",
     "load": "training.runs",
+    # what a training method is made of
+    "Method": "methods",
+    "Term": "objectives.term",
+    "Batch": "objectives.passes",
     # tables of everything that has a name
+    "TERMS": "objectives",
     "METHODS": "methods",
     "MODELS": "models",
     "DATASETS": "data",
@@ -67,9 +72,13 @@ if TYPE_CHECKING:
     from lowcurve.layers.softplus import CenteredSoftplus as CenteredSoftplus
     from lowcurve.layers.spectral import spectral_norm as spectral_norm
     from lowcurve.methods import METHODS as METHODS
+    from lowcurve.methods import Method as Method
     from lowcurve.models import MODELS as MODELS
+    from lowcurve.objectives import TERMS as TERMS
     from lowcurve.objectives.curvature import curvature_penalty as curvature_penalty
     from lowcurve.objectives.gradient import gradient_penalty as gradient_penalty
+    from lowcurve.objectives.passes import Batch as Batch
+    from lowcurve.objectives.term import Term as Term
     from lowcurve.surgery.convert import convert as convert
     from lowcurve.surgery.fold import fold as fold
     from lowcurve.training.loop import train as train

@@ -94,7 +94,7 @@ def test_broken_recipe_values_and_overrides(tmp_path: Path) -> None:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder that waits to be resumed."""
     config = recipe(tmp_path_factory.mktemp("stopped"), method={"name": "lcnn"})
-    real, calls = loop.training_step, iter(range(5))
+    real, calls = loop.TrainingStep.__call__, iter(range(5))
 
     def fail(*arguments: object) -> dict[str, torch.Tensor]:
         if next(calls) == 4:
@@ -102,7 +102,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="stopped here"):
-        patch.setattr(loop, "training_step", fail)
+        patch.setattr(loop.TrainingStep, "__call__", fail)
         train(config)
     return config.folder
 

@@ -43,14 +43,14 @@ class Crash(Exception):
 
 def crash_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the training step fail once, `step` steps from now."""
-    real, calls = loop.training_step, iter(range(step + 1))
+    real, calls = loop.TrainingStep.__call__, iter(range(step + 1))
 
     def fail(*arguments: object) -> dict[str, Tensor]:
         if next(calls) == step:
             raise Crash
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "training_step", fail)
+    monkeypatch.setattr(loop.TrainingStep, "__call__", fail)
 
 
 @pytest.mark.parametrize("step", [0, 1, 3, 5, STEPS - 1])
@@ -85,14 +85,14 @@ def test_a_signal_saves_and_exits_cleanly(tmp_path: Path, undisturbed: Run, numb
     config = recipe(tmp_path, train__checkpoint_seconds=3600)
 
     def train_and_signal() -> None:
-        real, calls = loop.training_step, iter(range(STEPS))
+        real, calls = loop.TrainingStep.__call__, iter(range(STEPS))
 
         def signalled(*arguments: object) -> dict[str, Tensor]:
             if next(calls) == 4:
                 os.kill(os.getpid(), number)
             return real(*arguments)
 
-        loop.training_step = signalled  # type: ignore[assignment]
+        loop.TrainingStep.__call__ = signalled  # type: ignore[method-assign]
         train(config)
 
     _, status = os.waitpid(in_child(train_and_signal), 0)
@@ -187,7 +187,7 @@ def test_an_unwritable_place_is_an_error_before_the_first_step(tmp_path: Path) -
 
 
 def test_a_full_disk_is_an_error_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_step", lambda *arguments: pytest.fail("a step was taken"))
+    monkeypatch.setattr(loop.TrainingStep, "__call__", lambda *arguments: pytest.fail("a step was taken"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))  # files end where a full disk would end them
     try:
