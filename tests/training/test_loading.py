@@ -33,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one epoch behind it, stopped in the second."""
     folder = tmp_path_factory.mktemp("stopped")
-    real, calls = loop.training_step, iter(range(9))
+    real, calls = loop.TrainingStep.__call__, iter(range(9))
 
     def fail(*arguments: object) -> Tensors:
         if next(calls) == 5:
@@ -41,7 +41,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(loop, "training_step", fail)
+        patch.setattr(loop.TrainingStep, "__call__", fail)
         train(recipe(folder, model=MLP))
     return folder / "run"
 
