@@ -1,25 +1,26 @@
 """Where are the logits in what a model returns? In the tensor itself, or in the `logits` of an object or a mapping."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, fx, nn
 
 from lowcurve.errors import UserError
+from lowcurve.modes import observing
 
 
 def logits_of(outputs: Any) -> Tensor:
     """Return the logits: `outputs` itself, `outputs["logits"]` or `outputs.logits` (as transformers returns them).
 
-    >>> import torch
     >>> logits_of({"loss": None, "logits": torch.zeros(1, 2)})
     tensor([[0., 0.]])
     """
-    if isinstance(outputs, Tensor):
-        return outputs
+    if isinstance(outputs, Tensor | fx.Proxy):
+        return cast(Tensor, outputs)
     found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if isinstance(found, Tensor):
-        return found
+    if isinstance(found, Tensor | fx.Proxy):
+        return cast(Tensor, found)
     raise UserError(
         f"expected a model that returns logits, (N, classes), or something with logits, got {type(outputs).__name__}; "
         "wrap the model in one whose forward picks the logits"
@@ -41,3 +42,13 @@ class Classifier(nn.Module):
 def classifier(model: nn.Module) -> nn.Module:
     """Return `model` as a `Classifier`; one that is a `Classifier` already stays itself."""
     return model if isinstance(model, Classifier) else Classifier(model)
+
+
+def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
+    """Return `model` itself where it returns a tensor at `example` (or fails there), else as a `Classifier`."""
+    try:
+        with observing(model), torch.no_grad():
+            found = model(example)
+    except Exception:  # whoever uses the model next says what is wrong with it
+        return model
+    return model if isinstance(found, Tensor) else classifier(model)

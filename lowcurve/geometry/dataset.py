@@ -16,6 +16,7 @@ from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
 from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
 from lowcurve.modes import observing
+from lowcurve.outputs import logits_of
 from lowcurve.progress import track
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature")
@@ -122,7 +123,7 @@ def measure(
 def _predict(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Return what the model says: its class and its loss."""
     with observing(model), torch.no_grad():
-        logits = model(checked_inputs(x))
+        logits = logits_of(model(checked_inputs(x)))
     return {"predicted": logits.argmax(dim=1), "loss": FUNCTIONS["loss"](logits, y)}
 
 

@@ -1,6 +1,7 @@
 """Which scalar function of a model is measured: loss, margin, one logit, or a function of the caller's."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
+from lowcurve.outputs import logits_of
 
-# A scalar function of a batch of outputs: (outputs (N, C), labels (N,)) -> values (N,).
-ScalarFunction = Callable[[Tensor, Tensor], Tensor]
+# A scalar function of a batch of outputs: (outputs, labels (N,)) -> values (N,). Outputs are what the model returns.
+ScalarFunction = Callable[[Any, Tensor], Tensor]
 Of = str | int | ScalarFunction
 
 
@@ -32,13 +34,13 @@ def scalar_function(of: Of) -> ScalarFunction:
     if callable(of):
         return of
     if isinstance(of, int) and not isinstance(of, bool):
-        return lambda outputs, y: outputs[:, of]
+        return lambda outputs, y: logits_of(outputs)[:, of]
     if of in FUNCTIONS:
-        return FUNCTIONS[of]
+        return lambda outputs, y: FUNCTIONS[of](logits_of(outputs), y)
     raise unknown_name("function to measure", of, [*FUNCTIONS, "an int (a logit)", "a callable"])
 
 
-def local_model(of: Of) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def local_model(of: Of) -> Callable[[Any, Tensor], tuple[Tensor, Tensor]]:
     r"""Return (outputs, y) -> (q, log s) such that s·q has the gradient and Hessian of f at the given point.
 
     Both have shape (N,); log s is in float64.
@@ -51,16 +53,17 @@ def local_model(of: Of) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     if of != "loss":
         return lambda outputs, y: (values := function(outputs, y), torch.zeros_like(values, dtype=torch.float64))
 
-    def local_loss(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        m = log_odds_against(outputs, y)
+    def local_loss(outputs: Any, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits_of(outputs)
+        m = log_odds_against(logits, y)
         fixed = m.detach()
-        log_scale = F.logsigmoid(log_odds_against(outputs.detach().double(), y))
+        log_scale = F.logsigmoid(log_odds_against(logits.detach().double(), y))
         return m + torch.sigmoid(-fixed) * (m - fixed).square() / 2, log_scale
 
     return local_loss
 
 
-def evaluate(model: nn.Module, x: Tensor) -> Tensor:
+def evaluate(model: nn.Module, x: Tensor) -> Any:
     """Return model(x) on a graph that can be differentiated twice, cheaply; `x` itself is never written."""
     with fast_double_backward(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
         return model(x.clone())
@@ -92,16 +95,17 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
         raise UserError(f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}") from error
     if callable(of):
         return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device, copy=True)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    logits = logits_of(outputs)
+    if logits.ndim != 2:
         raise UserError(
-            f"expected logits of shape (N, C), got {got}; pass of=a function of the outputs that returns (N,)"
+            f"expected logits of shape (N, C), got {tuple(logits.shape)}; pass of=a function of the outputs that "
+            "returns (N,)"
         )
-    classes = outputs.shape[1]
+    classes = logits.shape[1]
     if isinstance(of, int) and not 0 <= of < classes:
         raise UserError(f"expected a logit in 0..{classes - 1}, got of={of}")
     if y is None:
-        return outputs.argmax(dim=1)
+        return logits.argmax(dim=1)
     if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
         raise UserError(f"expected {len(x)} integer labels, shape ({len(x)},), got {tuple(y.shape)} of {y.dtype}")
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):

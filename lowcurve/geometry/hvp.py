@@ -67,15 +67,27 @@ def chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, *, vectors: int, memo
 
     One sample tells what a graph holds; a product needs as much again while it runs.
     """
-    held: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        held[tensor.data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        Hessian(model, x[:1], y[:1], of)
-    per_sample = vectors * x[0].nbytes + 2 * sum(held.values())
+    per_sample = vectors * x[0].nbytes + 2 * _held(model, x[:1], y[:1], of)
     size = max(1, min(LARGEST_CHUNK, memory // per_sample))
     for first in range(0, len(x), size):
         yield slice(first, first + size)
+
+
+def _held(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> int:
+    """Return how many bytes the graph of a Hessian holds.
+
+    The graph gets numbers in place of its tensors: with the tensors themselves it would hold its own results, and
+    nothing could free it.
+    """
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        kept.append(tensor)
+        return len(kept) - 1
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, kept.__getitem__):
+            Hessian(model, x, y, of)
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in kept}.values())
+    finally:
+        kept.clear()

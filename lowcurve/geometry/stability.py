@@ -13,6 +13,7 @@ from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, eval
 from lowcurve.geometry.hvp import Hessian, chunks, gradients
 from lowcurve.modes import generator, observing
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
+from lowcurve.outputs import logits_of
 
 RADII = tuple(10 ** (-3 + step / 4) for step in range(9))  # 1e-3 .. 1e-1, the paper's range
 DIRECTIONS = ("random", "adversarial")
@@ -158,7 +159,7 @@ class _Center:
             outputs = evaluate(self._model, x)
             if self._of != "loss":
                 return scalar_function(self._of)(outputs, self._y).double()
-            outputs = outputs.double()
+            outputs = logits_of(outputs).double()
             m = log_odds_against(outputs, self._y)
             log_loss = torch.where(m < -40, m, cross_entropy_per_sample(outputs, self._y).log())
             return torch.exp(log_loss - self._log_scale)

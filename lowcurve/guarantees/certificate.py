@@ -24,6 +24,7 @@ from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.modes import observing
+from lowcurve.outputs import returning_logits
 from lowcurve.progress import track
 from lowcurve.types import Certificate
 
@@ -43,6 +44,7 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     """
     if len(x) != len(y) or y.ndim != 1 or not len(y):
         raise UserError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
+    model = returning_logits(model, x[:1])
     executed_in = arithmetic(model, x)
     net = network(model, tuple(x.shape[1:]))
     if not 0 <= int(y.min()) <= int(y.max()) < net.num_outputs or net.num_outputs < 2:

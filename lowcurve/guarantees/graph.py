@@ -22,6 +22,7 @@ from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network, Node, Shape
 from lowcurve.guarantees.steps import Reshape, Step
 from lowcurve.modes import generator
+from lowcurve.surgery.graphs import graph_module
 
 _SCALES = (1.0, 30.0, 1e-3)  # of the points at which steps and model are compared
 
@@ -118,7 +119,7 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
     try:
         graph = _Tracer().trace(model)
         example = next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
-        ShapeProp(fx.GraphModule(model, graph)).propagate(example)
+        ShapeProp(graph_module(model, graph)).propagate(example)
     except UserError:
         raise
     except Exception as error:

@@ -13,6 +13,7 @@ from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
 from lowcurve.layers.traits import learned_logs
+from lowcurve.outputs import returning_logits
 from lowcurve.types import Bound
 
 _METHOD = "product of layer norms"
@@ -84,7 +85,8 @@ def bounds(model: nn.Module, input_size: tuple[int, ...]) -> Bounds:
     >>> round(float(found.margin_lipschitz[0, 1]), 1), round(float(found.margin_hessian[0, 1]), 1)
     (6.0, 18.0)
     """
-    net = network(model, input_size)
+    like = next(model.parameters(), torch.zeros(()))
+    net = network(returning_logits(model, like.new_zeros(1, *input_size)), input_size)
     blocks = net.blocks()
     matrix, position = net.head()
     features = blocks[position]

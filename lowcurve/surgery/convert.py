@@ -17,6 +17,7 @@ from lowcurve.errors import UserError
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.layers.traits import smooth
+from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.probe import Probe, probe
 from lowcurve.surgery.refuse import (
     input_size,
@@ -49,8 +50,9 @@ class _Surgery:
                 yield name, module, places.get(module, [])
 
     def put(self, old: nn.Module, new: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
-        """Register `new` where `old` was, in its mode."""
+        """Register `new` where `old` was, in its mode and with its hooks."""
         new.train(old.training)
+        carry_hooks(old, new)
         for owner, slot in places:
             owner._modules[slot] = new
         if old is self.model:
@@ -87,7 +89,7 @@ def convert(
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
-        model, run, origins = separate(model, example_input, run, untouched)
+        run, origins = separate(model, example_input, run, untouched)
     surgery = _Surgery(model, run, untouched)
     _note_what_stays(surgery)
     if spectral:

@@ -19,7 +19,9 @@ from lowcurve.layers.fused import Chain
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.traits import plain
+from lowcurve.surgery.graphs import graph_module, keep_attributes
 from lowcurve.surgery.hooks import carry_hooks
+from lowcurve.surgery.inlined import inlined_graph, is_inlined
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
@@ -73,16 +75,20 @@ def _without_lowcurve(module: nn.Module) -> nn.Module:
     """Return the form that the module's class has registered, written out where it is of this package."""
     found = plain(module)
     result = module if found is None else found
-    if any(base.__module__.startswith("lowcurve.") for base in type(result).__mro__):
-        return _as_graph(result, type(module).__name__)
+    ours = any(base.__module__.startswith("lowcurve.") for base in type(result).__mro__)
+    if ours or (is_inlined(result) and not isinstance(result, fx.GraphModule)):
+        result = _as_graph(result, type(module).__name__)
     return result
 
 
 def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
     """Write the module's own forward out as plain operations, with its children as they are."""
-    graph = ChildrenAreLeaves().trace(module)
+    graph = copy.deepcopy(inlined_graph(module)) or ChildrenAreLeaves().trace(module)
     graph._tracer_cls = None  # or unpickling would need lowcurve
-    return fx.GraphModule(module, graph, name).eval()
+    result = graph_module(module, graph, name)
+    if is_inlined(module):
+        keep_attributes(module, result)
+    return result.eval()
 
 
 class _PlainSoftplus(nn.Module):

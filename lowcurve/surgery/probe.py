@@ -191,7 +191,7 @@ def as_call(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor inside nested tuples, lists and mappings (model outputs of other libraries are mappings)."""
+    """Yield every tensor inside nested tuples, lists, mappings and objects with `logits`."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -200,3 +200,5 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from tensors(item)
+    elif hasattr(value, "logits"):
+        yield from tensors(vars(value))

@@ -6,14 +6,15 @@ of activation modules then become calls of new modules, in the same order and wi
 
 import copy
 import inspect
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from lowcurve.errors import UserError
+from lowcurve.surgery.inlined import inline
 from lowcurve.surgery.probe import Record, tensors
 from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
@@ -31,10 +32,8 @@ class ChildrenAreLeaves(fx.Tracer):
         return True
 
 
-def rewritten(module: nn.Module, record: Record, where: str, origins: dict[nn.Module, str]) -> fx.GraphModule:
-    """Return `module` with its forward written out and every activation in it a module."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        raise UserError(f"the forward of {where} must be rewritten, but it has forward hooks; remove them first")
+def rewrite(module: nn.Module, record: Record, where: str, origins: dict[nn.Module, str]) -> None:
+    """Write the forward of `module` out, with every activation in it a module; the rest of `module` stays."""
     made: dict[str, nn.Module] = {}
     found: dict[nn.Module, str] = {}
     training = module.training
@@ -45,7 +44,7 @@ def rewritten(module: nn.Module, record: Record, where: str, origins: dict[nn.Mo
             made.clear()
             graph = ChildrenAreLeaves().trace(module, _constants(module, record))
             _restore_parameter_names(graph, module)
-            found = _give_modules(module, graph, made)
+            found = _give_modules(module, graph, made, _container_places(module, record))
             codes.append(graph.python_code("self").src)
     except Exception as error:
         raise UserError(
@@ -58,12 +57,14 @@ def rewritten(module: nn.Module, record: Record, where: str, origins: dict[nn.Mo
         raise UserError(f"cannot convert the activations of {where}: its forward depends on self.training; {_REMEDY}")
     for target, new in made.items():
         new.train(training)
-        module.add_module(target, new)
+        holder, _, name = target.rpartition(".")
+        module.get_submodule(holder)._modules[name] = new
     origins.update(found)
     graph._tracer_cls = None  # or unpickling would need this file
-    result = fx.GraphModule(module, graph, type(module).__name__)
-    _keep_attributes(module, result)
-    return result
+    inline(module, graph)
+    for name, child in list(module._modules.items()):
+        if child and child in record.calls and name not in made and activation_rule(child) is not None:
+            del module._modules[name]  # every call of it has a module of its own
 
 
 def _constants(module: nn.Module, record: Record) -> dict[str, Any]:
@@ -89,7 +90,27 @@ def _restore_parameter_names(graph: fx.Graph, module: nn.Module) -> None:
             node.target = str(node.target).removesuffix("_1")
 
 
-def _give_modules(module: nn.Module, graph: fx.Graph, made: dict[str, nn.Module]) -> dict[nn.Module, str]:
+def _container_places(module: nn.Module, record: Record) -> dict[nn.Module, list[str]]:
+    """Return where each activation stands in a list, dict or sequence of modules whose items the forward calls itself.
+
+    Such a place gets the activation's new module, so that indexing (`model.layers[2]`) finds what is called.
+    """
+    places: defaultdict[nn.Module, list[str]] = defaultdict(list)
+
+    def look(container: nn.Module, prefix: str) -> None:
+        for name, child in container._modules.items():
+            if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential) and child not in record.calls:
+                look(child, f"{prefix}{name}.")
+            elif prefix and child and child in record.calls and activation_rule(child) is not None:
+                places[child].append(f"{prefix}{name}")
+
+    look(module, "")
+    return places
+
+
+def _give_modules(
+    module: nn.Module, graph: fx.Graph, made: dict[str, nn.Module], places: dict[nn.Module, list[str]]
+) -> dict[nn.Module, str]:
     """Replace each activation and dropout of the graph by a call of a new module; return origins of the new ones."""
     order = {node: position for position, node in enumerate(graph.nodes)}
     origins: dict[nn.Module, str] = {}
@@ -97,8 +118,11 @@ def _give_modules(module: nn.Module, graph: fx.Graph, made: dict[str, nn.Module]
         new, origin, in_place = _module_of(node, module)
         if new is None:
             continue
-        stem = str(node.target).replace(".", "_") if node.op == "call_module" else type(new).__name__.lower()
-        target = next(t for k in range(1, len(order) + 2) if not hasattr(module, t := f"{stem}_{k}") and t not in made)
+        called = node.op == "call_module"
+        free = places.get(module.get_submodule(str(node.target)), []) if called else []
+        stem = str(node.target).replace(".", "_") if called else type(new).__name__.lower()
+        fresh = (t for k in range(1, len(order) + 2) if not hasattr(module, t := f"{stem}_{k}") and t not in made)
+        target = free.pop(0) if free else next(fresh)
         made[target] = new
         if origin:
             origins[new] = origin
@@ -148,15 +172,3 @@ def spelled(function: Callable[..., Any]) -> str:
     if isinstance(function, type(Tensor.relu)):
         return f"x.{function.__name__}()"
     return f"F.{function.__name__}" if hasattr(torch.nn.functional, function.__name__) else f"torch.{function.__name__}"
-
-
-def _keep_attributes(module: nn.Module, result: fx.GraphModule) -> None:
-    """Carry plain attributes (a config, sizes) over to the rewritten module, also through later copies."""
-    kept = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and name not in ("training", "forward") and not hasattr(result, name)
-    }
-    result.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = kept
-    for name, value in kept.items():
-        setattr(result, name, value)

@@ -14,27 +14,28 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from lowcurve.errors import UserError
+from lowcurve.surgery.inlined import is_inlined
 from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
 from lowcurve.surgery.report import where
-from lowcurve.surgery.rewrite import module_for, rewritten, spelled
+from lowcurve.surgery.rewrite import module_for, rewrite, spelled
 from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
 
 
 def separate(
     model: nn.Module, example_input: Any, before: Probe, untouched: Container[nn.Module]
-) -> tuple[nn.Module, Probe, dict[nn.Module, str]]:
+) -> tuple[Probe, dict[nn.Module, str]]:
     """Give each activation site outside `untouched` a module of its own; the model is changed, its function is not.
 
-    `before` is a run of the model on the example. Returns the model (another object where its outermost forward was
-    rewritten), a run of the result, and for each module that was made from a function the function's name.
+    `before` is a run of the model on the example. Returns a run of the result, and for each module that was made from a
+    function the function's name.
     """
     origins: dict[nn.Module, str] = {}
     callers = _callers_in_need(model, before, untouched)
     suspects = [where(module, model) for module in callers]
-    model = _rewrite(model, before, callers, origins)
+    _rewrite(model, before, callers, origins)
     mutating = _make_out_of_place(model, untouched)
     after = probe(model, example_input)
     if mutating and not _same(before.output, after.output):  # someone reads what a module changed in place
@@ -42,7 +43,7 @@ def separate(
             module.inplace = True  # type: ignore[assignment]
         callers = _callers_of(mutating, model, after, untouched)
         suspects += [where(module, model) for module in callers]
-        model = _rewrite(model, after, callers, origins)
+        _rewrite(model, after, callers, origins)
         _make_out_of_place(model, untouched)
         after = probe(model, example_input)
     if not _same(before.output, after.output):
@@ -51,7 +52,7 @@ def separate(
             "else reads that input, which no replacement can imitate; use the value that the activation returns, or "
             "build the model with inplace=False"
         )
-    return model, after, origins
+    return after, origins
 
 
 def activation_functions(record: Record) -> Iterator[tuple[Callable[..., Any], list[FunctionCall]]]:
@@ -81,7 +82,7 @@ def _callers_of(
     """Return the modules whose own forward calls one of `children` and may be rewritten, deepest first."""
     names = _names(model)
     callers = [module for module, record in run.records.items() if children & record.calls.keys()]
-    fit = [m for m in callers if m not in untouched and not isinstance(m, fx.GraphModule | nn.Sequential)]
+    fit = [m for m in callers if m not in untouched and not is_inlined(m) and not isinstance(m, nn.Sequential)]
     return sorted(fit, key=lambda module: -names[module].count("."))
 
 
@@ -114,18 +115,13 @@ def _shared_activations(model: nn.Module, run: Probe) -> set[nn.Module]:
     return sharing
 
 
-def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> nn.Module:
-    """Give the activations of each caller modules, one caller after the other; return the model."""
+def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: dict[nn.Module, str]) -> None:
+    """Give the activations of each caller modules, one caller after the other."""
     for module in callers:
         record = run.records[module]
         if _hold_as_module(module, record, origins):
             continue
-        new = rewritten(module, record, where(module, model), origins)
-        for owner, slot in slots(model)[module]:
-            owner._modules[slot] = new
-        if module is model:
-            model = new
-    return model
+        rewrite(module, record, where(module, model), origins)
 
 
 def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, str]) -> bool:

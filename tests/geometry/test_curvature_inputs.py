@@ -123,21 +123,34 @@ def test_mistakes_are_named(name: str) -> None:
         lc.curvature(image_net(), x, y, **options)
 
 
+class Wrapped(nn.Module):
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.net, self.key = image_net(), key
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {self.key: self.net(x)}
+
+
 def test_outputs_that_are_no_logits_need_a_function() -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = image_net()
-
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
-            return {"logits": self.net(x)}
-
     x = torch.rand(2, 1, 4, 4)
-    with pytest.raises(UserError, match="of=a function"):
-        lc.curvature(Wrapped(), x)
-    model = Wrapped()
-    found = lc.curvature(model, x, of=lambda out, _: out["logits"][:, 0])
+    model = Wrapped("scores")
+    with pytest.raises(UserError, match="something with logits, got dict"):
+        lc.curvature(model, x)
+    found = lc.curvature(model, x, of=lambda out, _: out["scores"][:, 0])
     assert torch.allclose(found.curvature, lc.curvature(model.net, x, of=0).curvature)
+
+
+def test_outputs_that_hold_logits_are_measured_as_the_logits() -> None:
+    x, y = torch.rand(2, 1, 4, 4), torch.tensor([0, 1])
+    model = Wrapped("logits")
+    for of in ("loss", "margin", 1):
+        assert torch.equal(lc.curvature(model, x, y, of=of).curvature, lc.curvature(model.net, x, y, of=of).curvature)
+    for function in (lc.gradient_stability, lc.local_linearity):
+        pair = [function(net, x, y, [0.1], samples=1).values for net in (model, model.net)]
+        assert torch.equal(*pair)
+    found, truth = (lc.certify(net, x, y) for net in (model, model.net))
+    assert torch.equal(found.radius, truth.radius)
 
 
 def test_memory_bounds_the_chunks() -> None:

@@ -61,12 +61,6 @@ def in_place_view(self, x):
     return x
 
 
-def hooked():
-    net = Block(lambda self, x: F.relu(x))
-    net.register_forward_hook(lambda module, inputs, output: output)
-    return nn.Sequential(net)
-
-
 torch.manual_seed(0)  # whether an in-place change shows depends on the numbers
 CASES = {
     "PReLU": (nn.Sequential(nn.Linear(6, 6), nn.PReLU()), VECTOR, r"1 \(PReLU\).*use nn.LeakyReLU"),
@@ -117,7 +111,6 @@ CASES = {
         r"1 \(Block\).*cannot be traced",
     ),
     "in-place view": (nn.Sequential(Block(in_place_view, fc=nn.Linear(6, 6))), VECTOR, r"0 \(Block\).*in place"),
-    "hooks": (hooked(), VECTOR, r"0 \(Block\).*forward hooks; remove them"),
     "attention without a module": (
         Forward(attention, fc=nn.Linear(8, 8)),
         TOKENS,
