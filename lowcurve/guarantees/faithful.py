@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowcurve.errors import UserError
+from lowcurve.surgery.graphs import graph_module
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
@@ -121,7 +122,7 @@ def refuse_unseen_writes(model: nn.Module, graph: fx.Graph, x: Tensor) -> None:
     """Refuse a model that writes to a tensor where its graph does not."""
     seen, real = _Writes(), _Writes()
     with seen:
-        fx.GraphModule(model, graph)(x.clone())
+        graph_module(model, graph)(x.clone())
     with real:
         model(x.clone())
     if seen.names != real.names:
