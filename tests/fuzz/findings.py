@@ -50,7 +50,7 @@ def compare(found: Values, exact: Values, error: Values, precision: torch.dtype,
         if not value.numel() or not bool(value.isfinite().all()) or not float(error[name]) < overflow:
             continue
         distance = (found[name].double() - value).abs().max()
-        allowed = _MARGIN * error[name] + unit * (200 * value.abs().max() + 5 * largest + unit)
+        allowed = _MARGIN * error[name] + unit * (200 * value.abs().max() + 50 * largest + unit)
         if not bool(distance <= allowed):
             raise Finding(
                 f"{what}: {name} is {float(distance):.3g} from the truth, of size {float(value.abs().max()):.3g}; "

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.fuzz import attacks, gradients, surgery
+from tests.fuzz import attacks, certificates, gradients, measures, surgery
 from tests.fuzz.build import Case
 from tests.fuzz.recipes import DTYPES
 
@@ -25,6 +25,11 @@ class Oracle:
 
 _PRECISE = ("torch.float32", "torch.float32", "torch.float32", "torch.float64")
 _OURS = ("lipschitz", "centered", "chain", "batchnorm", "linear", "conv", "relu", "leaky", "hardtanh", "add", "cat")
+_KNOWN = (
+    *("linear", "conv", "batchnorm", "lipschitz", "avgpool", "maxpool", "adaptive", "flatten", "view", "identity"),
+    *("centered", "softplus", "relu", "leaky", "elu", "tanh", "sigmoid", "silu", "gelu", "F.relu", "relu_", "chain"),
+    *("add", "average", "cat", "twice", "scale", "shift", "offset", "dropout", "add_", "divided", "F.softplus"),
+)
 
 _BACKWARD = "x.requires_grad_()\nmodel(x.clone()).sum().backward()\nprint(x.grad, [p.grad for p in model.parameters()])"
 _TWICE = (
@@ -34,6 +39,7 @@ _TWICE = (
 _FUNC = "print(torch.func.grad(lambda x: model(x.clone()).sum())(x))"
 _COMPILED = f"model = torch.compile(model, backend={{!r}})\n{_BACKWARD}"
 _FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
+_CERTIFY = "model.eval()\nprint(lc.certify(model, x, model(x.clone()).argmax(1)))"
 _ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
 
 ORACLES: dict[str, Oracle] = {
@@ -44,5 +50,7 @@ ORACLES: dict[str, Oracle] = {
     "fold": Oracle(surgery.fold, 80, _FOLD, _OURS),
     "compiled": Oracle(surgery.compiled, 3, _COMPILED.format("aot_eager"), _OURS, _PRECISE),
     "inductor": Oracle(surgery.inductor, 0, _COMPILED.format("inductor"), _OURS, _PRECISE),
+    "bounds": Oracle(measures.bounds, 50, "print(lc.bounds(model, tuple(x.shape[1:])))", _KNOWN, _PRECISE),
+    "certificates": Oracle(certificates.certificates, 40, _CERTIFY, _KNOWN, _PRECISE),
     "attacks": Oracle(attacks.attacks, 10, _ATTACK, _OURS, _PRECISE),
 }
