@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "curvature": ("linear", curvature, "lanczos", too_large),
     "norms": ("linear", operator_norm, "_dense_norm", times(0.99)),
     "bounds": ("linear", summary, "_rows", times(0.3)),
-    "certificates": ("linear", certificate, "_smallest", times(4.0)),
+    "certificates": ("linear", certificate, "_executed", times(4.0)),
     "attacks": ("linear", verify, "successes", lambda right: lambda *args: ~right(*args)),
 }
 
