@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from lowcurve.errors import UserError
+from lowcurve.layers.traits import learned
 from lowcurve.surgery.inlined import is_inlined
 from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
 from lowcurve.surgery.report import where
@@ -94,7 +95,7 @@ def _callers_in_need(model: nn.Module, run: Probe, untouched: Container[nn.Modul
         for module, record in run.records.items()
         if module not in untouched
         and activation_rule(module) is None
-        and (module in shared or any(True for _ in activation_functions(record)))
+        and (module in shared or (not learned(module) and any(True for _ in activation_functions(record))))
     ]
     return sorted(needy, key=lambda module: -names[module].count("."))
 
