@@ -33,8 +33,10 @@ def certify(
 
     from lowcurve.commands.target import resolve
     from lowcurve.guarantees.boundary import boundary_distance
-    from lowcurve.guarantees.certificate import certify as certified
-    from lowcurve.guarantees.summary import bounds
+    from lowcurve.guarantees.certificate import certify_steps
+    from lowcurve.guarantees.graph import network
+    from lowcurve.guarantees.summary import bounds_of
+    from lowcurve.outputs import returning_logits
 
     found = resolve(target, data, data_dir, trust)
     folder = found.place(output, "certify")
@@ -42,10 +44,12 @@ def certify(
     x, y = split.batch(slice(None))
     console = Console()
     console.print(f"[bold]{found.name}[/] on {len(split):,} test samples of {found.dataset.title}")
-    table = bounds(found.model, found.dataset.input_size)
+    model = returning_logits(found.model, x[:1].clone())
+    steps = network(model, found.dataset.input_size)
+    table = bounds_of(steps, model)
     if layers:
         _show_layers(console, table)
-    certificate = certified(found.model, x, y, local=local)
+    certificate = certify_steps(steps, model, x, y, local=local)
     distances = boundary_distance(found.model, x, y)
     _show(console, certificate, distances)
     if folder is None:

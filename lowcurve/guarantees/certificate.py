@@ -44,9 +44,14 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     """
     if len(x) != len(y) or y.ndim != 1 or not len(y):
         raise UserError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
-    model = returning_logits(model, x[:1])
+    arithmetic(model, x)  # refuse before the long work
+    model = returning_logits(model, x[:1].clone())
+    return certify_steps(network(model, tuple(x.shape[1:])), model, x, y, local=local)
+
+
+def certify_steps(net: Network, model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> Certificate:
+    """Certify a model whose steps are known already."""
     executed_in = arithmetic(model, x)
-    net = network(model, tuple(x.shape[1:]))
     if not 0 <= int(y.min()) <= int(y.max()) < net.num_outputs or net.num_outputs < 2:
         raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
     y, everywhere = y.cpu(), net.reaches()

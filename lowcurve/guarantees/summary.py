@@ -86,7 +86,11 @@ def bounds(model: nn.Module, input_size: tuple[int, ...]) -> Bounds:
     (6.0, 18.0)
     """
     like = next(model.parameters(), torch.zeros(()))
-    net = network(returning_logits(model, like.new_zeros(1, *input_size)), input_size)
+    return bounds_of(network(returning_logits(model, like.new_zeros(1, *input_size)), input_size), model)
+
+
+def bounds_of(net: Network, model: nn.Module) -> Bounds:
+    """Return the bounds of a model whose steps are known already."""
     blocks = net.blocks()
     matrix, position = net.head()
     features = blocks[position]

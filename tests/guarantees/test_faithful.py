@@ -144,6 +144,12 @@ def test_memory_that_is_overwritten_and_not_read_again_is_fine():
     assert torch.equal(X, x)
 
 
+def test_logits_may_come_in_a_mapping():
+    model, named = Net(lambda s, x: s.last(s.first(x))), Net(lambda s, x: {"logits": s.last(s.first(x))})
+    labels = model(X).argmax(1)
+    assert torch.equal(lc.certify(named, X, labels).radius, lc.certify(model, X, labels).radius)
+
+
 def counting(s, x):
     s.calls += 1
     return s.last(s.first(x)) * (1 + 1e-6 * s.calls)
