@@ -38,6 +38,7 @@ _EXPORTS = {
     "parameter_groups": "training.optimizer",
     "train": "training.loop",
     "load": "training.runs",
+    "save": "training.saving",
     # what a training method is made of
     "Method": "methods",
     "Term": "objectives.term",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from lowcurve.training.loop import train as train
     from lowcurve.training.optimizer import parameter_groups as parameter_groups
     from lowcurve.training.runs import load as load
+    from lowcurve.training.saving import save as save
 
 
 def __getattr__(name: str) -> Any:

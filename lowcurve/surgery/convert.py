@@ -19,6 +19,7 @@ from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.layers.traits import smooth
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.probe import Probe, probe
+from lowcurve.surgery.record import remember
 from lowcurve.surgery.refuse import (
     input_size,
     is_linear_layer,
@@ -83,7 +84,7 @@ def convert(
     '2 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 0 left'
     """
     refuse_wrapped(model)
-    model = copy.deepcopy(model)
+    before, model = model, copy.deepcopy(model)
     run = probe(model, example_input)
     untouched = {**_attention(model, run), **_skipped(model, skip)}
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
@@ -100,6 +101,8 @@ def convert(
         _replace_activations(surgery, origins, init_beta)
         _verify(surgery.model, example_input, untouched)
         refuse_overwritten(surgery.model, example_input)
+    options = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral, "skip": list(skip)}
+    remember(before, surgery.model, example_input, options)
     return surgery.model, _report(surgery)
 
 

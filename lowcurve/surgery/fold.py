@@ -22,6 +22,7 @@ from lowcurve.layers.traits import plain
 from lowcurve.surgery.graphs import graph_module, keep_attributes
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.inlined import inlined_graph, is_inlined
+from lowcurve.surgery.record import forget
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
@@ -40,6 +41,7 @@ def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
     if module not in done:
         _bake_parametrizations(module)
         _drop_own_hooks(module)
+        forget(module)
         for name, child in module._modules.items():
             if child is not None:
                 module._modules[name] = _plain(child, done)

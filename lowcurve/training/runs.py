@@ -27,6 +27,7 @@ from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
 from lowcurve.training.log import read_metrics
 from lowcurve.training.network import network
+from lowcurve.training.saving import RECORD, load_saved
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,14 @@ def load_config(run: Run | Path | str) -> Config:
 
 
 def load(run: Run | Path | str, model: nn.Module | None = None, factory: Factory | None = None) -> nn.Module:
-    """Return the trained network of a run, in eval mode on the CPU.
+    """Return the trained network of a run, or what `save` has kept in a folder, in eval mode.
 
     Files of a run may name a function that made its network. That name is not imported: pass the network as `model`
     (before its surgery, or after it: then it is filled and returned), or the function or its name as `factory`.
     """
     run = run if isinstance(run, Run) else Run(Path(run))
+    if (run.folder / RECORD).is_file():
+        return load_saved(run.folder, model, factory)
     config = run.config
     if not run.finished:
         raise UserError(f"{run.folder} is not finished; run its recipe again with --resume auto")
