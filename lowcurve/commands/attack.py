@@ -168,6 +168,7 @@ def _explain(
 ) -> None:
     """Compare explanations before and after noise of norm 0.1, and draw them side by side."""
     from lowcurve.attacks.explanations import explanation_stability, noisy, plot_explanations
+    from lowcurve.files import write_json
 
     if not count:
         return
@@ -183,3 +184,7 @@ def _explain(
         )
     if folder:
         plot_explanations(x[:PICTURES], noisy(x, NOISE, seed)[:PICTURES], found, folder / "saliency.png")
+        first = next(iter(found.values()))
+        means = {"similarity": first.similarity.mean().item(), "overlap": first.overlap.mean().item()}
+        settings = {"method": method, "radius": NOISE, "samples": len(x), "seed": seed}
+        write_json(folder / "explanations.json", {**settings, **means})

@@ -7,24 +7,27 @@ import typer
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders with results of reproduce or demo.")],
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders with results of reproduce or demo.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write each result as Markdown, LaTeX, CSV and figures beside it, a README, and one HTML page.
+    """Write one HTML page of your runs, or of results, which also become Markdown, LaTeX, CSV and figures.
 
+    Of runs it shows what is there, side by side: training, and what measure, attack and certify have found.
     The page needs no network: tables sort, curves tell their values, and every number names its command.
     """
     from lowcurve.experiments.results import load_results
+    from lowcurve.report.own import sort_out
     from lowcurve.report.page import write_page
     from lowcurve.report.write import write_index, write_result
     from lowcurve.text import console as plain_console
     from lowcurve.text import plain
 
     console = plain_console()
-    for folder in folders:
+    results, own = sort_out(folders)
+    for folder in results:
         for source, result in load_results(folder).items():
             for path in write_result(result, source.parent):
                 console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
         console.print(plain(f"wrote {write_index(folder)}"), style="dim", soft_wrap=True)
-    page = write_page(folders, output)
+    page = write_page(results, output, own)
     console.print(plain(f"Report: {page.resolve()}"), style="bold", soft_wrap=True)

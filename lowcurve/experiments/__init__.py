@@ -16,8 +16,8 @@ from lowcurve.experiments.experiment import Experiment
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        moons.FIGURE,
         geometry.TABLE,
+        moons.FIGURE,
         *gradient_robustness.FIGURES,
         attacks.PGD,
         discrepancy.TABLE,

@@ -51,6 +51,16 @@ class Result:
 
 def load_results(folder: Path) -> dict[Path, Result]:
     """Read every result under `folder`, in the order of the paper, by the path of its file."""
+    results = find_results(folder)
+    if not results:
+        raise UserError(
+            f"expected runs, or results of `lowcurve reproduce` or `lowcurve demo`, found none under {folder}"
+        )
+    return results
+
+
+def find_results(folder: Path) -> dict[Path, Result]:
+    """Read what results there are under `folder`."""
     from lowcurve.experiments import EXPERIMENTS
 
     results = {}
@@ -60,8 +70,6 @@ def load_results(folder: Path) -> dict[Path, Result]:
         content = read_json(path)
         if isinstance(content, dict) and content.keys() & {"experiment", "columns", "verdicts"}:
             results[path] = Result(**check(ResultFile, content, path))
-    if not results:
-        raise UserError(f"expected results of `lowcurve reproduce` or `lowcurve demo`, found none under {folder}")
     order = {name: position for position, name in enumerate(EXPERIMENTS)}
 
     def place(item: tuple[Path, Result]) -> tuple[str, int, str]:

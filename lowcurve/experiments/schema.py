@@ -218,6 +218,7 @@ class Record(Part):
     epochs: list[dict[Name, Number | None]]
     beta: dict[Text, Number]
     gamma: dict[Text, Number]
+    sigma: dict[Text, Number] = {}
     measurements: dict[Name, Taken]
 
 

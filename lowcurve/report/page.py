@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_page(folders: Sequence[Path], path: Path) -> Path:
-    """Write the page of all results under `folders` to `path`."""
+def write_page(folders: Sequence[Path], path: Path, own: Sequence[Path] = ()) -> Path:
+    """Write the page of all results under `folders`, and of the runs in the folders `own`, to `path`."""
     results = [result for folder in folders for result in load_results(folder).values()]
     runs = {name: record for folder in folders for name, record in load_runs(folder).items()}
+    if own:
+        from lowcurve.report.own import own_results
+
+        mine, records = own_results(own)
+        results, runs = [*mine, *results], {**runs, **records}
     make_folder(path.parent)
     write_atomic(path, render(results, runs))
     return path
@@ -40,6 +45,7 @@ def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
         .get_template("page.html")
         .render(
             results=results,
+            ids=_ids(results),
             runs=runs,
             counts=counts,
             style=style,
@@ -48,6 +54,15 @@ def render(results: Sequence[Result], runs: dict[str, dict[str, Any]]) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
+
+
+def _ids(results: Sequence[Result]) -> list[str]:
+    """Return a name for each result's section; of several folders, results may have the same."""
+    ids: list[str] = []
+    for result in results:
+        name = f"{result.preset}-{result.experiment}"
+        ids.append(name if name not in ids else f"{name}--{len(ids)}")
+    return ids
 
 
 @cache
@@ -75,7 +90,13 @@ def _templates() -> "Environment":
         best=best,
         banded=lambda curve: any(line["low"] != line["high"] for line in curve["lines"]),
     )
+    environment.tests["quotes"] = quotes
     return environment
+
+
+def quotes(result: Result) -> bool:
+    """Whether the page shows numbers of the paper with this result."""
+    return tables.has_paper(result) or any(verdict["paper"] is not None for verdict in result.verdicts)
 
 
 def _digest(code: str) -> str:
@@ -95,7 +116,7 @@ def shown(value: Any) -> str:
 def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
     """Return charts of β and γ by layer with the names of their lines, one per row whose first run has any."""
     charts = {}
-    for kind, label in (("beta", "β"), ("gamma", "γ")):
+    for kind, label in (("beta", "β"), ("gamma", "γ"), ("sigma", "σ")):
         groups = {
             row["label"]: runs[row["runs"][0]][kind]
             for row in result.rows

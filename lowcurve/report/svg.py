@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-WIDTH, HEIGHT = 640, 380
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 48
+WIDTH, HEIGHT = 800, 380
+LEFT, RIGHT, TOP, BOTTOM = 80, 16, 14, 56
+DENSE = 20  # points; more of them are drawn small
 MARKS = 5  # about how many ticks an axis has
 
 
@@ -17,11 +18,12 @@ class Axis:
         self.log = log
         usable = [value for value in values if value > 0 or not log] or [1.0]
         low, high = min(usable), max(usable)
-        if not log:
-            room = 0.04 * (high - min(low, 0.0) or 1.0)
-            low, high = (low - room if low < 0 else 0.0), high + room
-        elif low == high:
+        if log and low == high:
             low, high = low / 2, high * 2
+        elif not log:
+            room = max(0.05 * (high - low), 1e-3 * max(abs(low), abs(high))) or 1.0
+            near = 0 <= low < 0.25 * high  # zero is so near that leaving it out would only mislead
+            low, high = (0.0 if near else low - room), high + room
         self.low, self.high, self.start, self.end = low, high, start, end
 
     def __call__(self, value: float) -> float:
@@ -36,13 +38,15 @@ class Axis:
 
         >>> Axis([0, 10], 0, 100, log=False).ticks()
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        >>> Axis([96, 99], 0, 100, log=False).ticks()
+        [96.0, 97.0, 98.0, 99.0]
         """
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             decades = [base * 10.0**power for power in range(first, last + 1) for base in (1, 2, 5)]
             inside = [tick for tick in decades if self.low <= tick * 1.0001 and tick <= self.high * 1.0001]
             whole = [tick for tick in inside if f"{tick:e}"[0] == "1"]
-            return whole if len(whole) >= 3 else inside
+            return whole if len(whole) >= 3 else inside or [float(f"{end:.3g}") for end in (self.low, self.high)]
         rough = (self.high - self.low) / MARKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.9 * rough)
@@ -55,7 +59,8 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
     lines, log = curve["lines"], curve["log"]
     xs = [value for line in lines for value in line["x"]]
     ys = [value for line in lines for key in ("low", "high", "predicted") for value in line.get(key, [])]
-    x, y = Axis(xs, LEFT, WIDTH - RIGHT, log), Axis(ys, HEIGHT - BOTTOM, TOP, log)
+    y = Axis(ys, HEIGHT - BOTTOM, TOP, log)
+    x = Axis(xs, _left(y), WIDTH - RIGHT, log)
     parts = [_frame(x, y, curve["x_label"], curve["y_label"])]
     for position, line in enumerate(lines):
         parts.append(_line(line, position, x, y))
@@ -66,8 +71,8 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
 def layer_chart(groups: dict[str, dict[str, float]], y_label: str, log: bool = True) -> str:
     """Return a chart with one line of marks per group over named positions, such as β over the layers."""
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
-    x = Axis([0, len(names) - 1 or 1], LEFT + 10, WIDTH - RIGHT - 10, log=False)
     y = Axis([value for values in groups.values() for value in values.values()], HEIGHT - BOTTOM, TOP, log)
+    x = Axis([0, len(names) - 1 or 1], _left(y), WIDTH - RIGHT, log=False)
     parts = [_frame(x, y, "layer, first to last", y_label, x_ticks=False)]
     for position, (label, values) in enumerate(groups.items()):
         line = {
@@ -83,17 +88,23 @@ def layer_chart(groups: dict[str, dict[str, float]], y_label: str, log: bool = T
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{title}">{"".join(parts)}</svg>'
 
 
+def _left(y: Axis) -> int:
+    """Return where the plot begins: right of its longest tick, in the large letters of a phone."""
+    return max(LEFT, 34 + 12 * max(len(f"{tick:g}") for tick in y.ticks() or [0]))
+
+
 def _frame(x: Axis, y: Axis, x_label: str, y_label: str, *, x_ticks: bool = True) -> str:
+    left = _left(y)
     parts = [
-        f'<rect class="plot" x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"/>'
+        f'<rect class="plot" x="{left}" y="{TOP}" width="{WIDTH - left - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"/>'
     ]
     for tick in x.ticks() if x_ticks else []:
         parts.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         parts.append(f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>')
     for tick in y.ticks():
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    middle, center = (TOP + HEIGHT - BOTTOM) / 2, (LEFT + WIDTH - RIGHT) / 2
+        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    middle, center = (TOP + HEIGHT - BOTTOM) / 2, (left + WIDTH - RIGHT) / 2
     for place, text in (
         (f'x="{center}" y="{HEIGHT - 10}"', x_label),
         (f'transform="translate(14 {middle}) rotate(-90)"', y_label),
@@ -111,15 +122,17 @@ def _line(line: dict[str, Any], position: int, x: Axis, y: Axis) -> str:
         back = " ".join(reversed(path(line["low"]).split(" ")))
         band = f'<polygon class="band" points="{path(line["high"])} {back}"/>'
     predicted = f'<polyline class="predicted" points="{path(line["predicted"])}"/>' if line.get("predicted") else ""
+    # Rings grow from line to line, so that points that coincide stand around each other.
+    radius = 1.5 if len(line["x"]) > DENSE else 3 + 1.6 * (position % 4)
     points = []
     for index, (a, b) in enumerate(zip(line["x"], line["y"], strict=True)):
         at = line["names"][index] if "names" in line else f"{a:.3g}"
         tip = f"{line['label']}, {at}: {b:.4g}"
         if line["low"][index] != line["high"][index]:
             tip += f" ({line['low'][index]:.4g} to {line['high'][index]:.4g})"
-        points.append(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3.5" data-tip="{escape(tip, quote=True)}"/>')
+        points.append(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="{radius:g}" data-tip="{escape(tip, quote=True)}"/>')
     label = escape(f"{line['label']}: " + ", ".join(f"{b:.3g}" for b in line["y"]), quote=True)
     return (
-        f'<g class="series c{position % 10}" role="img" aria-label="{label}">{band}{predicted}'
+        f'<g class="series c{position % 10} d{position % 4}" role="img" aria-label="{label}">{band}{predicted}'
         f'<polyline points="{path(line["y"])}"/>{"".join(points)}</g>'
     )

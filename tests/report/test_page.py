@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from lowcurve.experiments import EXPERIMENTS
 from lowcurve.report.page import best, picture, render, write_page
 from lowcurve.report.svg import Axis, line_chart
 from tests.report.example import CURVE, MOONS, SALIENCY, example, records
@@ -138,3 +139,37 @@ def test_a_chart_places_its_points():
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
     assert 'data-tip="LCNN, 0.001: 0.01 (0.005 to 0.02)"' in chart
     assert "predicted" in chart
+
+
+def test_a_linear_axis_fits_its_data():
+    """Four curves between 95 and 99 use the height; zero is shown where it is near."""
+    axis = Axis([95.0, 99.0], 0, 100, log=False)
+    assert axis(99.0) - axis(95.0) > 85
+    assert Axis([1.0, 9.0], 0, 100, log=False).low == 0.0
+    for values in ([0.0], [5.0, 5.0], [-3.0, -3.0], [1e-12, 1e-12], [1e100, -1e100], [1e15, 1e15 + 1]):
+        flat = Axis(values, 0, 100, log=False)
+        assert flat.low < flat.high
+        assert len(flat.ticks()) < 20
+
+
+def test_lines_that_coincide_are_told_apart():
+    line = CURVE["lines"][0]
+    chart = line_chart({**CURVE, "lines": [line, line, line]}, "name")
+    assert [f"c{position} d{position}" in chart for position in range(3)] == [True] * 3
+    assert len(set(re.findall(r' r="([\d.]+)"', chart))) == 3  # rings around each other
+
+
+def test_what_was_not_measured_is_folded_away(page):
+    before, folded = page.split("</style>")[1].split("not measured</summary>")
+    assert 'class="open"' not in before
+    assert 'class="open"' in folded
+
+
+def test_the_switch_is_there_only_where_the_paper_has_numbers(page):
+    assert 'id="show-paper"' in page
+    rows = [{**row, "paper": {}} for row in example().rows]
+    assert 'id="show-paper"' not in render([example(rows=rows, verdicts=[])], {})
+
+
+def test_table_one_comes_first():
+    assert next(iter(EXPERIMENTS)) == "table-geometry"

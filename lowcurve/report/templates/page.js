@@ -22,10 +22,16 @@ for (const table of all("table.numbers")) {
   }));
 }
 
-const showPaper = document.getElementById("show-paper");
+const showPaper = document.getElementById("show-paper"); // absent where the paper has no numbers
 const applyPaper = () => document.body.classList.toggle("no-paper", !showPaper.checked);
-showPaper.addEventListener("change", applyPaper);
-applyPaper();
+showPaper?.addEventListener("change", applyPaper);
+if (showPaper) applyPaper();
+
+const markMore = () => all(".scroll").forEach((box) => // there is more to the right
+  box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 8));
+all(".scroll").forEach((box) => box.addEventListener("scroll", markMore, { passive: true }));
+addEventListener("resize", markMore);
+markMore();
 
 const theme = document.getElementById("theme");
 theme.addEventListener("change", () => {

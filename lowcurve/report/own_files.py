@@ -1,0 +1,157 @@
+"""What do `train`, `measure`, `attack` and `certify` leave in a run's folder? Read, checked, and flat by name."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from lowcurve.experiments.schema import Count, Name, Number, Numbers, Part, Text, check, read_json
+from lowcurve.training.runs import Run
+
+Values = dict[str, Any]
+MEASURES = ("gradient_norm", "hessian_norm", "curvature", "margin_curvature")
+PERCENT = 100.0
+
+
+class Summary(Part):
+    """The distribution of a measure over samples."""
+
+    mean: Number | None
+    median: Number | None
+
+
+class Stability(Part):
+    """How a gradient changes with the distance."""
+
+    radii: Numbers
+    mean: Numbers
+    predicted: Numbers
+
+
+class MeasureFile(Part):
+    """`RUN/measure/summary.json`."""
+
+    settings: dict[Name, JsonValue]
+    geometry: dict[Literal["train", "test"], dict[Name, Number | Summary | None]]
+    stability: dict[Name, Stability]
+
+
+class Attacked(Part):
+    """What an attack leaves at a radius."""
+
+    attack: Name
+    eps: Number
+    accuracy: Number
+    samples: Count
+
+
+class AttackFile(Part):
+    """`RUN/attack/summary.json`."""
+
+    norm: Text
+    flags: list[Text]
+    table: list[Attacked]
+
+
+class Layer(Part):
+    """A layer's constants."""
+
+    name: Text
+    kind: Text
+    norm: Number | None
+
+
+class CertifyFile(Part):
+    """`RUN/certify/summary.json`."""
+
+    method: Text
+    samples: Count
+    accuracy: Number
+    vacuous: bool
+    median: dict[Name, Number | None]
+    certified_accuracy: dict[Name, Number]
+    layers: list[Layer]
+
+
+class Explained(Part):
+    """How alike the explanations of a model are before and after noise."""
+
+    method: Text
+    radius: Number
+    samples: Count
+    similarity: Number
+    overlap: Number
+
+
+def training(run: Run) -> Values:
+    """Return the last figures of a training, and each figure over the epochs; of β, γ and σ the mean over layers."""
+    epochs = run.metrics
+    names = dict.fromkeys(key for row in epochs for key in row if key not in ("epoch", "lr"))
+    values: Values = {"epochs": len(epochs)}
+    for name in names:
+        known = [(row["epoch"], _mean(row[name])) for row in epochs if name in row and row[name] not in (None, {})]
+        scale = PERCENT if name.endswith("accuracy") else 1.0
+        if known:
+            values |= {f"{name}_epochs": [float(epoch) for epoch, _ in known]}
+            values |= {f"{name}_curve": [scale * value for _, value in known], name: known[-1][1]}
+    return values
+
+
+def _mean(value: Any) -> float:
+    return sum(value.values()) / len(value) if isinstance(value, dict) else value
+
+
+def geometry(run: Run) -> Values:
+    """Return what `measure` found on test data."""
+    found = _read(MeasureFile, run.folder / "measure")
+    test = found.get("geometry", {}).get("test", {})
+    values: Values = {"accuracy": test["accuracy"]} if test.get("accuracy") is not None else {}
+    for name in MEASURES:
+        if isinstance(test.get(name), dict):
+            values |= {name: test[name]["mean"], f"{name}_median": test[name]["median"]}
+    for direction, profile in found.get("stability", {}).items():
+        values |= {f"{direction}_radii": profile["radii"], f"{direction}_change": profile["mean"]}
+        values |= {f"{direction}_predicted": profile["predicted"]}
+    return values
+
+
+def attacks(run: Run) -> Values:
+    """Return the accuracy that each attack leaves, by radius."""
+    found = _read(AttackFile, run.folder / "attack")
+    values: Values = {"flags": found.get("flags", [])} if found else {}
+    clean = [cell["accuracy"] for cell in found.get("table", []) if cell["attack"] == "clean"]
+    for cell in found.get("table", []):
+        if cell["attack"] == "clean":
+            values["accuracy"] = cell["accuracy"]
+            continue
+        name = cell["attack"]
+        values[f"{name}={cell['eps']:g}"] = cell["accuracy"]
+        values.setdefault(f"{name}_radii", [0.0] * len(clean)).append(cell["eps"])
+        values.setdefault(f"{name}_curve", [PERCENT * value for value in clean]).append(PERCENT * cell["accuracy"])
+    return values
+
+
+def certificates(run: Run) -> Values:
+    """Return certified accuracy by radius, and median radii."""
+    found = _read(CertifyFile, run.folder / "certify")
+    if not found:
+        return {}
+    shares = {0.0: found["accuracy"]} | {float(radius): share for radius, share in found["certified_accuracy"].items()}
+    return {
+        "accuracy": found["accuracy"],
+        **{f"median_{name}": value for name, value in found["median"].items() if value is not None},
+        "certified_radii": list(shares),
+        "certified_curve": [PERCENT * share for share in shares.values()],
+        "sigma": {layer["name"]: layer["norm"] for layer in found["layers"] if layer["norm"] is not None},
+    }
+
+
+def explanations(run: Run) -> Values:
+    """Return how alike explanations are before and after noise."""
+    path = run.folder / "attack" / "explanations.json"
+    return check(Explained, read_json(path), path) if path.exists() else {}
+
+
+def _read(kind: type[Part], folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    return check(kind, read_json(path), path) if path.exists() else {}

@@ -1,0 +1,119 @@
+"""Your own runs on a page: what was trained, measured, attacked, certified and explained, with the files' numbers."""
+
+import json
+import re
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from lowcurve.cli import app
+from lowcurve.errors import UserError
+from lowcurve.report.own import own_results, sort_out
+from lowcurve.training.config import parse_config
+from lowcurve.training.loop import train
+from tests.report.example import example
+from tests.report.test_page import Reader
+
+KINDS = ["training", "geometry", "attacks", "certificates", "explanations"]
+
+
+def invoke(*arguments):
+    shown = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert shown.exit_code == 0, (shown.output, shown.exception)
+
+
+def make(output, method, name):
+    tree = {
+        "name": name,
+        "output": output,
+        "data": {"name": "digits", "limit_train": 64, "limit_test": 32},
+        "model": {"name": "mlp", "width": 8},
+        "method": {"name": method},
+        "train": {"epochs": 3, "batch_size": 16, "evaluate_every": 2},
+    }
+    return train(parse_config(tree)).folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    output = tmp_path_factory.mktemp("own")
+    first, second = make(output, "lcnn", "smooth <b>[red]"), make(output, "relu", "plain")
+    invoke("measure", first, "--samples", 8, "--stability", 4)
+    invoke(
+        "attack", first, "--samples", 8, "--attacks", "pgd", "--steps", "pgd=2", "--radii", "0.1,0.2", "--saliency", 4
+    )
+    invoke("certify", first, "--samples", 8)
+    return first, second
+
+
+def values(result, row, key):
+    return next(iter(result.rows[row]["cells"][key]["values"].values()))
+
+
+def test_every_kind_shows_the_numbers_of_its_file(runs):
+    results, records = own_results(runs)
+    assert [result.experiment for result in results] == KINDS
+    by_name = {result.experiment: result for result in results}
+    training = by_name["training"]
+    metrics = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+    assert values(training, 0, "test_accuracy") == pytest.approx(100 * metrics[-1]["test_accuracy"])
+    curves = {curve["y_label"]: {line["row"]: line for line in curve["lines"]} for curve in training.curves}
+    key = training.rows[0]["key"]
+    assert curves["loss"][key]["y"] == [row["loss"] for row in metrics]
+    assert curves["test accuracy (%)"][key]["x"] == [1.0, 2.0]  # evaluated in the second epoch and the last
+    beta = [sum(row["beta"].values()) / len(row["beta"]) for row in metrics]
+    assert curves["mean β"][key]["y"] == pytest.approx(beta)
+    assert set(curves["mean β"]) == {key}  # the other run has none
+    measured = json.loads((runs[0] / "measure/summary.json").read_text())
+    assert values(by_name["geometry"], 0, "curvature") == measured["geometry"]["test"]["curvature"]["mean"]
+    assert by_name["geometry"].curves[0]["lines"][0]["y"] == measured["stability"]["random"]["mean"]
+    attacked = json.loads((runs[0] / "attack/summary.json").read_text())["table"]
+    strong = next(cell for cell in attacked if cell["attack"] == "pgd" and cell["eps"] == 0.2)
+    assert values(by_name["attacks"], 0, "pgd=0.2") == pytest.approx(100 * strong["accuracy"])
+    assert by_name["attacks"].curves[0]["lines"][0]["x"] == [0.0, 0.1, 0.2]
+    certified = json.loads((runs[0] / "certify/summary.json").read_text())
+    line = by_name["certificates"].curves[0]["lines"][0]
+    assert line["y"][1:] == [pytest.approx(100 * share) for share in certified["certified_accuracy"].values()]
+    assert set(records[key]["sigma"]) == {layer["name"] for layer in certified["layers"]}
+    explained = json.loads((runs[0] / "attack/explanations.json").read_text())
+    assert values(by_name["explanations"], 0, "similarity") == explained["similarity"]
+
+
+def test_runs_and_results_share_a_page(runs, tmp_path):
+    example().save(tmp_path / "results")
+    example().save(tmp_path / "more")
+    invoke("report", *runs, tmp_path / "results", tmp_path / "more", "--output", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert len(reader.ids) == len(set(reader.ids))
+    assert all(link[1:] in reader.ids for link in reader.links)
+    assert {f"own-{kind}" for kind in KINDS} | {"digits-table-geometry"} < set(reader.ids)
+    assert "<b>[red]" not in page
+    invoke("report", runs[0].parent, "--output", tmp_path / "own.html")  # a folder of runs
+    own = (tmp_path / "own.html").read_text()
+    assert "show-paper" not in re.sub(r"<(script|style)>.*?</\1>", "", own, flags=re.DOTALL)
+    assert "claims" not in re.sub(r"<(script|style)>.*?</\1>", "", own, flags=re.DOTALL)
+
+
+def test_a_run_that_goes_on_shows_what_is_there(runs, tmp_path):
+    folder = shutil.copytree(runs[1], tmp_path / "run")
+    (folder / "summary.json").unlink()
+    (result,), _ = own_results([folder])
+    assert result.rows[0]["cells"]["loss"]
+
+
+@pytest.mark.parametrize("name", ["measure/summary.json", "attack/summary.json", "certify/summary.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"geometry": 1}', '{"norm": "2", "flags": [], "table": [{}]}'])
+def test_a_damaged_file_of_a_run_is_named(runs, tmp_path, name, content):
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=name):
+        own_results([folder])
+
+
+def test_what_is_neither_is_refused(tmp_path):
+    with pytest.raises(UserError, match="found none under"):
+        sort_out([tmp_path])
