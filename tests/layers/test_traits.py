@@ -91,3 +91,23 @@ def test_a_layer_may_learn_several_numbers_from_parameters_of_any_shape():
     model = nn.Sequential(Pair())
     assert {name: log.shape for name, log in learned_logs(model, "beta").items()} == {"0.beta0": (3,), "0.beta1": ()}
     assert learned_parameters(model) == set(model.parameters())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.ELU(5.0), nn.ELU(-2.0), nn.ELU(0.0), nn.LeakyReLU(2.5), nn.LeakyReLU(-1.5), nn.LeakyReLU(1.0),
+        SmoothClip(2.0, -1.0, 9.0), SmoothClip(1.0, 1.0, 2.0), LeakyCenteredSoftplus(0.0, 40.0),
+        LeakyCenteredSoftplus(1.0, 2.0), nn.Softplus(30.0, 40), nn.Softplus(0.05), CenteredSoftplus(1e-3),
+        CenteredSoftplus(1e3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_constants_hold_for_odd_parameters(module):
+    module.double()
+    found = constants(module)
+    wide = torch.linspace(-60, 60, 400_001, dtype=torch.float64)[1::2]
+    first, second = derivatives(module, torch.cat([wide, wide / 1e3]))
+    assert float(first.abs().max()) <= found.lipschitz * (1 + 1e-9)
+    assert float(second.abs().max()) <= found.curvature * (1 + 1e-9)
+    assert not found.convex or bool((second >= -1e-9).all())
