@@ -23,7 +23,9 @@ class _Lines(logging.Handler):
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or config.toml of an earlier run.")],
+    recipe: Annotated[
+        Path, typer.Argument(help="DATA-MODEL-METHOD, a recipe (TOML), or config.toml of an earlier run.")
+    ],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Override a value, such as train.epochs=20; repeatable.")
     ] = None,

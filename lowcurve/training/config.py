@@ -1,6 +1,7 @@
 """What does a recipe say? A typed configuration; its defaults are the paper's, mistakes are named."""
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.methods import FirstValues, Method, find_method, resolve, sharpness
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS, Term
+from lowcurve.training.recipes import named_recipe
 
 
 class Section(BaseModel):
@@ -212,16 +214,24 @@ class Config(Section):
 
 
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
-    """Read a recipe and apply overrides such as `train.epochs=20`."""
-    try:
-        tree = tomllib.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from None
+    """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
+    tree = None if os.path.exists(path) else named_recipe(str(path))
+    tree = _read(path) if tree is None else tree
     for override in overrides:
         _apply(tree, override)
     return parse_config(tree, str(path))
+
+
+def _read(path: Path | str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file, or a name such as "
+            "cifar10-resnet18-lcnn+gradreg (data, model, method)"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:

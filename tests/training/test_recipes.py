@@ -1,39 +1,76 @@
-"""Every recipe is valid, says what its name says."""
+"""Every recipe with a name is valid and says what its name says; so does the file that is written by hand."""
 
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lowcurve.cli import app
+from lowcurve.errors import UserError
 from lowcurve.methods import METHODS
-from lowcurve.training.config import read_config
+from lowcurve.training.config import Config, read_config
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_is_valid_and_named_after_its_contents(path: Path) -> None:
-    config = read_config(path)
-    assert config.name == path.stem
-    assert path.stem.startswith(f"{config.data.name}-{config.model.name}")
-    assert path.read_text().startswith("# ")
+TABLES = [("cifar100", "resnet18"), ("cifar100", "vgg11"), ("svhn", "resnet18"), ("svhn", "vgg11")]
 
 
-def test_every_row_of_every_table_has_a_recipe() -> None:
-    rows = {(config.data.name, config.model.name, config.method.name) for config in map(read_config, RECIPES)}
-    paper = {method for method in METHODS if method != "certified"}
-    assert {("cifar100", "resnet18", method) for method in paper} <= rows
-    for table in (("svhn", "vgg11"), ("svhn", "resnet18"), ("cifar100", "vgg11")):
-        assert {(*table, method) for method in ("standard", "lcnn", "gradreg", "lcnn+gradreg", "adv")} <= rows
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("data", "model"), TABLES)
+def test_every_row_of_every_table_has_a_recipe_with_the_papers_settings(data: str, model: str, method: str) -> None:
+    name = f"{data}-{model}-{method}"
+    for spelled in (name, name.replace("+", "-")):
+        config = read_config(spelled)
+        assert (config.name, config.data.name, config.model.name, config.method.name) == (spelled, data, model, method)
+        assert config.data.augmentation == (("crop",) if data == "svhn" else None)
+        expected = Config(method={"name": method})
+        assert (config.train, config.model.width, config.method) == (expected.train, 64, expected.method)
 
 
-def test_table_recipes_are_the_papers_settings() -> None:
-    for path in RECIPES:
-        config = read_config(path)
-        if config.data.name in ("cifar100", "svhn"):
-            assert (config.train.epochs, config.train.batch_size, config.model.width) == (200, 128, 64)
-    pairs = {
-        (config.method.lambda_beta, config.method.lambda_gamma)
-        for config in map(read_config, RECIPES)
-        if config.method.name == "lcnn"
-    }
-    assert pairs == {(1e-4, 1e-5), (1e-2, 1e-2)}
+def test_the_released_coefficients_have_names_too() -> None:
+    for method in ("lcnn", "lcnn+gradreg"):
+        chosen = read_config(f"cifar100-resnet18-{method}-released").method
+        assert (chosen.name, chosen.lambda_beta, chosen.lambda_gamma) == (method, 1e-2, 1e-2)
+
+
+def test_small_ones_take_minutes() -> None:
+    digits, certified = read_config("digits-resnet18-lcnn-gradreg"), read_config("digits-convnet-certified")
+    assert (digits.model.width, digits.train.epochs, digits.train.batch_size, digits.train.lr) == (8, 20, 64, 0.05)
+    assert (certified.model.width, certified.train.epochs, certified.train.clip_gradient) == (16, 30, 1.0)
+
+
+def test_joined_methods_and_overrides() -> None:
+    config = read_config("moons-mlp-relu+gradreg", ["train.epochs=3"])
+    assert (config.method.name, config.train.epochs) == ("relu+gradreg", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifar10-resnet18-lcn", "did you mean 'lcnn'"),
+        ("cifar10-resnet18-", "unknown method"),
+        ("cifar10-resnet99-lcnn", "a name such as"),
+        ("nothing", "a name such as"),
+        ("recipes/nothing.toml", "a name such as"),
+    ],
+)
+def test_mistaken_names_are_explained(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_config(name)
+
+
+def test_a_file_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("digits-mlp-lcnn").write_text('name = "mine"\n')
+    assert read_config("digits-mlp-lcnn").name == "mine"
+
+
+def test_the_command_trains_by_name(tmp_path: Path) -> None:
+    changes = ["train.epochs=1", "data.limit_train=64", "data.limit_test=32", "model.width=4"]
+    words = ["train", "digits-mlp-lcnn", "--output", str(tmp_path), *(w for c in changes for w in ("--set", c))]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "digits-mlp-lcnn" / "summary.json").is_file()
+
+
+def test_the_example_of_fine_tuning_is_valid() -> None:
+    config = read_config(Path(__file__).parents[2] / "recipes" / "cifar10-resnet18-fine-tune.toml")
+    assert (config.method.gradient, config.train.epochs) == ("finite", 5)
