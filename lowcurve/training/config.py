@@ -215,7 +215,7 @@ class Config(Section):
 
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
-    tree = None if os.path.exists(path) else named_recipe(str(path))
+    tree = None if os.path.exists(path) else named_recipe(str(path))  # noqa: PTH110 (Path.exists fails on long names)
     tree = _read(path) if tree is None else tree
     for override in overrides:
         _apply(tree, override)
