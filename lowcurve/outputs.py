@@ -48,7 +48,7 @@ def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
     """Return `model` itself where it returns a tensor at `example` (or fails there), else as a `Classifier`."""
     try:
         with observing(model), torch.no_grad():
-            found = model(example)
+            found = model(example.clone())
     except Exception:  # whoever uses the model next says what is wrong with it
         return model
     return model if isinstance(found, Tensor) else classifier(model)

@@ -123,7 +123,7 @@ def measure(
 def _predict(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Return what the model says: its class and its loss."""
     with observing(model), torch.no_grad():
-        logits = logits_of(model(checked_inputs(x)))
+        logits = logits_of(model(checked_inputs(x).clone()))
     return {"predicted": logits.argmax(dim=1), "loss": FUNCTIONS["loss"](logits, y)}
 
 

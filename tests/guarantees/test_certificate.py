@@ -218,3 +218,10 @@ def test_certifying_changes_nothing(digits_net):
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())
     model.eval()
+
+
+def test_a_model_that_overwrites_its_input_does_not_overwrite_the_samples():
+    x = torch.rand(3, 2)
+    before = x.clone()
+    lc.certify(nn.Sequential(nn.SiLU(inplace=True), nn.Linear(2, 3)), x, torch.tensor([0, 1, 2]))
+    assert torch.equal(x, before)
