@@ -9,7 +9,9 @@ result is not used, the changed input is), "hook" (a key of `HOOKS`) and "weight
 
 import copy
 import linecache
+import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -170,12 +172,13 @@ def write(recipe: Recipe) -> str:
 
 def build(recipe: Recipe) -> Case:
     """Run the program of a recipe; refuse what plain PyTorch cannot run and differentiate in both modes."""
-    source, names = write(recipe), {"__name__": "tests.fuzz.program"}
-    file = f"<network {recipe['seed']}>"
+    source, file = write(recipe), f"<network {recipe['seed']}>"
+    program: Any = ModuleType("tests.fuzz.program")
+    sys.modules[program.__name__] = program  # torch.compile asks for it
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     with torch.random.fork_rng():
-        exec(compile(source, file, "exec"), names)
-    case = Case(recipe, source, names["net"], names["x"], names["y"])  # type: ignore[arg-type]
+        exec(compile(source, file, "exec"), vars(program))
+    case = Case(recipe, source, program.net, program.x, program.y)
     for training in (True, False):
         model, x = case.model().train(training), case.x.clone().requires_grad_()
         try:

@@ -25,6 +25,7 @@ class Oracle:
 
 _PRECISE = ("torch.float32", "torch.float32", "torch.float32", "torch.float64")
 _OURS = ("lipschitz", "centered", "chain", "batchnorm", "linear", "conv", "relu", "leaky", "hardtanh", "add", "cat")
+_REPLACED = ("relu", "leaky", "relu6", "hardtanh", "F.relu", "relu_", "F.leaky_relu", *_OURS)
 _KNOWN = (
     *("linear", "conv", "batchnorm", "lipschitz", "avgpool", "maxpool", "adaptive", "flatten", "view", "identity"),
     *("centered", "softplus", "relu", "leaky", "elu", "tanh", "sigmoid", "silu", "gelu", "F.relu", "relu_", "chain"),
@@ -38,6 +39,7 @@ _TWICE = (
 )
 _FUNC = "print(torch.func.grad(lambda x: model(x.clone()).sum())(x))"
 _COMPILED = f"model = torch.compile(model, backend={{!r}})\n{_BACKWARD}"
+_LIMIT = "print(net(x.clone()), lc.convert(net, x, init_beta=1e30, init_gamma=1e30, spectral=False)[0](x.clone()))"
 _FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
 _CERTIFY = "model.eval()\nprint(lc.certify(model, x, model(x.clone()).argmax(1)))"
 _ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
@@ -47,6 +49,7 @@ ORACLES: dict[str, Oracle] = {
     "second derivatives": Oracle(gradients.second_order, 80, _TWICE, _OURS),
     "fast second derivatives": Oracle(gradients.fast_second_order, 60, _TWICE, _OURS),
     "transforms": Oracle(gradients.transforms, 40, _FUNC, _OURS),
+    "limit": Oracle(surgery.limit, 150, _LIMIT, _REPLACED),
     "fold": Oracle(surgery.fold, 80, _FOLD, _OURS),
     "compiled": Oracle(surgery.compiled, 3, _COMPILED.format("aot_eager"), _OURS, _PRECISE),
     "inductor": Oracle(surgery.inductor, 0, _COMPILED.format("inductor"), _OURS, _PRECISE),
