@@ -22,6 +22,7 @@ def convert(
     spectral: Annotated[bool, typer.Option(help="Normalize linear and convolution layers.")] = True,
     init_beta: Annotated[float, typer.Option(help="β to start from.")] = 5.0,
     init_gamma: Annotated[float, typer.Option(help="γ to start from.")] = 10.0,
+    stand_in: Annotated[float, typer.Option(help="β of the softplus that is measured in place of kinks.")] = 1000.0,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave the module of this name alone; may be repeated.")
     ] = None,
@@ -30,7 +31,8 @@ def convert(
     from rich.console import Console
     from rich.table import Table
 
-    from lowcurve.surgery.compare import compare
+    from lowcurve.geometry.compare import compare
+    from lowcurve.geometry.kinks import describe, kinks
     from lowcurve.surgery.convert import convert as operate
 
     model, x, y = _load(target, data, data_dir, input_size, samples, trust)
@@ -42,10 +44,20 @@ def convert(
         sites.add_row(*row, style="dim" if row[2] == "left" else None)
     console.print(sites)
     console.print(f"\n{report.summary()}\n", style="bold")
-    measured = Table(f"on {len(x)} inputs", "before", "after", box=None, header_style="bold")
-    for quantity, before, after in compare(model, low, x, y):
-        measured.add_row(quantity, f"{before:.4g}", f"{after:.4g}")
+    found = kinks(model, x[:1])
+    columns = ("before", *([f"β = {stand_in:g} for kinks"] if found else []), "after")
+    measured = Table(f"on {len(x)} inputs", *columns, box=None, header_style="bold")
+    for line in compare(model, low, x, y, stand_in):
+        smooth = [] if not found else [""] if line.stand_in is None else [f"{line.stand_in:.4g}"]
+        measured.add_row(line.quantity, f"{line.before:.4g}", *smooth, f"{line.after:.4g}")
     console.print(measured)
+    if found:
+        console.print(
+            f"kinks have no Hessian, so the curvature of {describe(found)} is not seen in the first column; the second "
+            "has softplus in place of ReLU and its like: compare it with the last",
+            style="yellow",
+            highlight=False,
+        )
 
 
 def _load(

@@ -25,36 +25,67 @@ def measure(
     stability: Annotated[int, typer.Option(min=0, help="Test samples for gradient stability; 0: none.")] = 64,
     adversarial: Annotated[bool, typer.Option(help="Also search the direction that changes gradients most.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/measure.")] = None,
+    stand_in: Annotated[
+        float | None, typer.Option(help="Measure softplus of this β (usually 1000) in place of ReLU and its like.")
+    ] = None,
     parquet: Annotated[bool, typer.Option(help="Write one row per sample as parquet instead of CSV.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the sampling and of random directions.")] = 0,
 ) -> None:
     """Measure gradient norm, Hessian norm and curvature on train and test data, their discrepancy, and stability."""
+    import warnings
+    from contextlib import nullcontext
+
     from rich.console import Console
+    from rich.markup import escape
 
     from lowcurve.commands.target import resolve
+    from lowcurve.files import lock, make_folder
     from lowcurve.geometry import dataset
+    from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 
     count = _count(samples)
     found = resolve(target, data, data_dir, trust)
     settings: dict[str, Any] = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
     splits = {"train": found.dataset.train, "test": found.dataset.test}
-    tables = {
-        name: dataset.measure(found.model, split, description=f"measuring {name} samples", **settings)
-        for name, split in splits.items()
-    }
-    console = Console()
-    console.print(f"[bold]{found.name}[/] on {found.dataset.title}")
-    _show_geometry(console, tables, tol)
-    profiles: dict[str, Profile] = {}
-    if stability:
-        profiles = _profiles(found.model, found.dataset.test.subset(stability, seed), adversarial, seed)
-        _show_stability(console, profiles)
     folder = output or (found.folder / "measure" if found.folder else None)
-    if folder is None:
-        console.print("add --output FOLDER to keep the values of every sample", style="dim")
-    else:
-        _save(folder, tables, profiles, parquet, {**settings, "target": found.name, "data": found.dataset.title})
-        console.print(f"written: {folder}", style="dim")
+    model = (
+        found.model if stand_in is None else smooth_stand_in(found.model, splits["test"].batch(slice(1))[0], stand_in)
+    )
+    console, profiles = Console(), {}
+    with lock(make_folder(folder)) if folder else nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", KinkWarning)  # a line below says it
+        tables = {
+            name: dataset.measure(
+                model, split, description=f"measuring {name} samples",
+                unfinished=folder / f".{name}.rows" if folder else None, **settings,
+            )
+            for name, split in splits.items()
+        }  # fmt: skip
+        console.print(f"[bold]{escape(found.name)}[/] on {escape(found.dataset.title)}")
+        _show_geometry(console, tables, tol)
+        rest = kinks(model, splits["test"].batch(slice(1))[0])
+        console.print(_about_kinks(rest, stand_in), style="yellow" if rest else "dim", highlight=False)
+        if stability:
+            profiles = _profiles(model, found.dataset.test.subset(stability, seed), adversarial, seed)
+            _show_stability(console, profiles)
+        if folder:
+            about = {"stand_in": stand_in, "kinks": rest, "target": found.name, "data": found.dataset.title}
+            _save(folder, tables, profiles, parquet, {**settings, **about})
+            for name in splits:
+                (folder / f".{name}.rows").unlink(missing_ok=True)
+    advice = f"written: {folder}" if folder else "add --output FOLDER to keep the values of every sample"
+    console.print(escape(advice), style="dim")
+
+
+def _about_kinks(rest: dict[str, int], stand_in: float | None) -> str:
+    """Say what the Hessian was measured of."""
+    from lowcurve.geometry.kinks import describe
+
+    smooth = "" if stand_in is None else f"softplus with β = {stand_in:g} stands in for ReLU and its like; "
+    if not rest:
+        return f"{smooth}no kinks: the Hessian sees all of the model"
+    advice = "" if stand_in is not None else "; --stand-in 1000 measures softplus in place of ReLU and its like"
+    return f"{smooth}kinks have no Hessian, so the curvature of {describe(rest)} is not seen{advice}"
 
 
 def _count(samples: str) -> int | float | None:

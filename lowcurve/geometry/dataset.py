@@ -1,6 +1,7 @@
 """The geometry of a model on many samples of a data set: a table with one row per sample."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowcurve.attacks.storage import fingerprint
 from lowcurve.data.dataset import Split, stratified
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.files import atomically, make_folder
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
+from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in, warn_of_kinks
+from lowcurve.geometry.rows import Rows
 from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
 from lowcurve.modes import observing
 from lowcurve.outputs import logits_of
@@ -96,28 +100,57 @@ def measure(
     max_iterations: int = 30,
     batch_size: int = 128,
     seed: int = 0,
+    stand_in: float | None = None,
+    unfinished: Path | None = None,
     description: str = "measuring",
 ) -> Measurements:
     """Measure the geometry of the loss and of the margin at samples of `split`, without augmentation.
 
     `count` is a number of samples (an int), a share of the split (a float up to 1) or all of it (None); they
-    are drawn by `seed`, each class with its share. `tol` and `max_iterations` are those of `curvature`.
+    are drawn by `seed`, each class with its share. `tol`, `max_iterations` and `stand_in` are those of `curvature`; the
+    warning of kinks comes once. `unfinished` is a file that holds what is measured so far: after a kill the same call
+    goes on from there and gives what an uninterrupted one would have given.
     """
     if unknown := set(of) - set(FUNCTIONS):
         raise unknown_name("function to measure", unknown.pop(), FUNCTIONS)
+    settings = {"tol": tol, "max_iterations": max_iterations, "seed": seed}
     chosen = _choose(split, count, seed)
+    if stand_in is not None:
+        model = smooth_stand_in(model, split.batch(chosen[:1])[0], stand_in)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    pieces: dict[str, list[Tensor]] = {"index": [chosen], "label": [split.labels[chosen]]}
-    for indices in track(chosen.split(batch_size), description):
+    batches = chosen.split(batch_size)
+    rows = Rows(unfinished, {**_about(model, split, chosen), "of": list(of), **settings}) if unfinished else None
+    parts = rows.read() if rows else []
+    first = split.batch(chosen[:1])[0].to(device)
+    warn_of_kinks(kinks(model, checked_inputs(first)), stand_in)
+    for indices in track(batches[len(parts) :], description):
         x, y = (tensor.to(device) for tensor in split.batch(indices))
-        for name, column in _predict(model, x, y).items():
-            pieces.setdefault(name, []).append(column.cpu())
-        for function in of:
-            geometry = curvature(model, x, y, of=function, tol=tol, max_iterations=max_iterations, seed=seed)
-            for name, column in vars(geometry).items():
-                key = name if function == "loss" else f"{function}_{name}"
-                pieces.setdefault(key, []).append(column.cpu())
-    return Measurements({name: torch.cat(parts) for name, parts in pieces.items()})
+        parts.append({"index": indices, "label": y.cpu(), **_measure_batch(model, x, y, of, settings)})
+        if rows:
+            rows.append(parts[-1])
+    return Measurements({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+def _measure_batch(
+    model: nn.Module, x: Tensor, y: Tensor, of: tuple[str, ...], settings: dict[str, Any]
+) -> dict[str, Tensor]:
+    """Return the columns of some samples."""
+    columns = _predict(model, x, y)
+    for function in of:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KinkWarning)  # said once for all batches
+            geometry = curvature(model, x, y, of=function, **settings)
+        prefix = "" if function == "loss" else f"{function}_"
+        columns |= {f"{prefix}{name}": column for name, column in vars(geometry).items()}
+    return {name: column.cpu() for name, column in columns.items()}
+
+
+def _about(model: nn.Module, split: Split, chosen: Tensor) -> dict[str, str]:
+    """Return what tells one measurement from another: fingerprints of the model and of the samples."""
+    return {
+        "model": fingerprint(*model.state_dict().values()),
+        "data": fingerprint(split.images, split.labels, chosen),
+    }
 
 
 def _predict(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -169,12 +169,26 @@ def _note_what_stays(surgery: _Surgery) -> None:
             surgery.left += [Change(name, f"{spelled(f)} in {kind}", "left", LEFT_FUNCTIONS[f]) for f in called]
 
 
-def _replace_activations(surgery: _Surgery, origins: dict[nn.Module, str], init_beta: float) -> None:
-    """Give each site its own replacement: a module that is registered at several places becomes several."""
+def replace_rectifiers(model: nn.Module, example_input: Any, beta: float) -> nn.Module:
+    """Put softplus of this β in place of what it tends to (ReLU, LeakyReLU, clips) and of nothing else, in place."""
+    refuse_wrapped(model)
+    run, origins = separate(model, example_input, probe(model, example_input), ())
+    surgery = _Surgery(model, run, {})
+    _replace_activations(surgery, origins, beta, same_limit=True)
+    return surgery.model
+
+
+def _replace_activations(
+    surgery: _Surgery, origins: dict[nn.Module, str], init_beta: float, same_limit: bool = False
+) -> None:
+    """Give each site its own replacement: a module that is registered at several places becomes several.
+
+    With `same_limit`, only activations that the replacement tends to for large β are replaced.
+    """
     like = next((p for p in surgery.model.parameters() if p.is_floating_point()), torch.zeros(()))
     for _, module, places in surgery.sites():
         rule = activation_rule(module)
-        if rule is None:
+        if rule is None or (same_limit and rule.note):
             continue
         names = {owner: name for name, owner in surgery.model.named_modules()}
         was = origins.get(module, type(module).__name__)

@@ -157,6 +157,11 @@ def probe(model: nn.Module, example_input: Any) -> Probe:
     return watch
 
 
+def run_once(model: nn.Module, example_input: Any) -> Probe:
+    """Run `model` in eval mode only; what it raises passes through."""
+    return _run(model, example_input, training=False)
+
+
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
     args, kwargs = tree_map_only(Tensor, torch.clone, as_call(example_input))  # the model may overwrite its input
     watch = Probe()
