@@ -1,5 +1,7 @@
 """Gradient norm, Hessian norm and normalized curvature of a model at each sample, with their error."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,7 +10,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels
 from lowcurve.geometry.hvp import Hessian, chunks
 from lowcurve.geometry.kinks import kinks, smooth_stand_in, warn_of_kinks
-from lowcurve.geometry.lanczos import lanczos
+from lowcurve.geometry.lanczos import Extreme, lanczos
 from lowcurve.geometry.power import power_iteration
 from lowcurve.modes import generator, observing
 from lowcurve.types import Geometry
@@ -83,9 +85,33 @@ def _of_chunk(hessian: Hessian, tol: float, max_iterations: int, method: str, se
     else:
         start = F.normalize(hessian.gradient.nan_to_num(0, 0, 0), dim=1) + F.normalize(direction, dim=0)
         found = lanczos(hessian, start, tol=tol, max_iterations=max_iterations)
-    value, residual = found.value.to(slope), found.residual.to(slope)
-    scale = hessian.log_scale.exp().to(slope)
+    scale, slope, value, residual = _checked(hessian, found, method)
     fields = [scale * slope, scale * value, value / (slope + EPSILON), scale * residual]
     broken = ~torch.isfinite(slope + value)
     iterations = found.iterations.to(slope.device).masked_fill(broken, 0)
-    return [*(field.masked_fill(broken, torch.nan) for field in fields), iterations]
+    like = hessian.gradient.dtype
+    return [*(field.to(like).masked_fill(broken, torch.nan) for field in fields), iterations]
+
+
+def _checked(hessian: Hessian, found: Extreme, method: str) -> list[Tensor]:
+    """Return s, ‖∇q‖, the Hessian norm and the residual of its vector u, computed anew in float64 where that can be.
+
+    The products of float32 are off by their rounding, which the residual of the iteration does not see; one product in
+    float64 has θ = uᵀHu and r = ‖Hu − θu‖ as they are. A model that runs in its own type only gets a rounding term
+    instead: ε of the type times the size of the gradient and of the Hessian, √d-fold; an estimate.
+    """
+    scale, slope = hessian.log_scale.exp(), hessian.gradient.double().norm(dim=1)
+    value, residual = found.value.to(slope), found.residual.to(slope)
+    if hessian.gradient.dtype == torch.float64:
+        return [scale, slope, value, residual]
+    exact = hessian.in_float64()
+    if exact is None:
+        unit = torch.finfo(hessian.gradient.dtype).eps * math.sqrt(hessian.gradient.shape[1])
+        return [scale, slope, value, residual + unit * (slope + value)]
+    u = F.normalize(found.vector.double(), dim=1)
+    product = exact(u)
+    theta = (u * product).sum(dim=1)
+    residual = (product - theta[:, None] * u).norm(dim=1)
+    value = theta.abs() if method == "power" else torch.hypot(theta, residual)
+    unknown = found.value.to(slope).isnan()
+    return [exact.log_scale.exp(), exact.gradient.norm(dim=1), value.masked_fill(unknown, torch.nan), residual]

@@ -1,5 +1,6 @@
 """Hessian-vector products of many samples at once, by two reverse passes over one retained graph."""
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -53,6 +54,13 @@ class Hessian:
         )
         return product.flatten(1)
 
+    def in_float64(self) -> "Hessian | None":
+        """Return the operator of a copy of the model in float64; None where the model cannot be copied or run so."""
+        try:
+            return Hessian(copy.deepcopy(self._model).double(), self._x.detach().double(), self._y, self._of)
+        except Exception:  # whatever a model of someone else has against float64
+            return None
+
     def restricted_to(self, keep: Tensor) -> "Hessian":
         """Return the operator of the samples that the mask `keep` selects, on a smaller graph of its own."""
         return Hessian(self._model, self._x.detach()[keep], self._y[keep], self._of)
@@ -67,7 +75,8 @@ def chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, *, vectors: int, memo
 
     One sample tells what a graph holds; a product needs as much again while it runs.
     """
-    per_sample = vectors * x[0].nbytes + 2 * _held(model, x[:1], y[:1], of)
+    graphs = 2 if x.dtype == torch.float64 else 5  # the last product is in float64, on a graph of its own
+    per_sample = vectors * x[0].nbytes + graphs * _held(model, x[:1], y[:1], of)
     size = max(1, min(LARGEST_CHUNK, memory // per_sample))
     for first in range(0, len(x), size):
         yield slice(first, first + size)

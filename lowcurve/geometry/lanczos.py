@@ -24,21 +24,26 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Extreme:
-    """Norms of n operators, the residuals of their eigenpairs and the products spent; each of length n."""
+    """Norms of n operators, the residuals of their eigenpairs and the products spent; each of length n.
+
+    `vector` (n, d) holds the unit vectors u with ‖Hu‖ = value, up to rounding.
+    """
 
     value: Tensor
     residual: Tensor
     iterations: Tensor
+    vector: Tensor
 
     @classmethod
-    def unknown(cls, n: int) -> "Extreme":
-        """Return n results that are not a number yet."""
-        nan = torch.full((n,), torch.nan, dtype=torch.float64)
-        return cls(nan, nan.clone(), torch.zeros(n, dtype=torch.long))
+    def unknown(cls, start: Tensor) -> "Extreme":
+        """Return results that are not a number yet, one per row of `start`."""
+        nan = torch.full((len(start),), torch.nan, dtype=torch.float64)
+        return cls(nan, nan.clone(), torch.zeros(len(start), dtype=torch.long), torch.zeros_like(start))
 
-    def record(self, rows: Tensor, value: Tensor, residual: Tensor, iterations: int) -> None:
+    def record(self, rows: Tensor, value: Tensor, residual: Tensor, iterations: int, vector: Tensor) -> None:
         """Write what is known now about some rows."""
         self.value[rows], self.residual[rows], self.iterations[rows] = value, residual, iterations
+        self.vector[rows.to(self.vector.device)] = vector
 
 
 def lanczos(operator: Operator, start: Tensor, *, tol: float, max_iterations: int) -> Extreme:
@@ -56,7 +61,7 @@ def lanczos(operator: Operator, start: Tensor, *, tol: float, max_iterations: in
     """
     n, d = start.shape
     steps = min(max_iterations, d)
-    result, rows = Extreme.unknown(n), torch.arange(n)  # rows: the operators that are still in the batch
+    result, rows = Extreme.unknown(start), torch.arange(n)  # rows: the operators that are still in the batch
     running = torch.ones(n, dtype=torch.bool)
     basis = start.new_zeros(n, steps + 1, d)
     basis[:, 0] = F.normalize(start, dim=1)
@@ -65,10 +70,13 @@ def lanczos(operator: Operator, start: Tensor, *, tol: float, max_iterations: in
         diagonal, off, basis[:, k + 1], finite = _extend(operator(basis[:, k]), basis[:, : k + 1])
         tridiagonal[:, k, k] = diagonal
         tridiagonal[:, k, k + 1] = tridiagonal[:, k + 1, k] = off
-        value, residual, converged = _largest(tridiagonal[:, : k + 2, : k + 2], d, tol)
+        value, residual, converged, weights = _largest(tridiagonal[:, : k + 2, : k + 2], d, tol)
         running &= finite
         finished = running & (converged | (k + 1 == steps))
-        result.record(rows[finished], value[finished], residual[finished], k + 1)
+        if finished.any():
+            chosen = finished.to(basis.device)
+            vector = torch.bmm(weights[finished].to(basis)[:, None], basis[chosen, : k + 1])[:, 0]
+            result.record(rows[finished], value[finished], residual[finished], k + 1, vector)
         running = running & ~finished
         if not running.any():
             break
@@ -98,8 +106,8 @@ def _extend(product: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     return diagonal.double().cpu(), off.double().cpu(), following, finite.cpu()
 
 
-def _largest(tridiagonal: Tensor, d: int, tol: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return √(θ² + r²), r and convergence for the eigenvalue θ of T_m that is largest in size.
+def _largest(tridiagonal: Tensor, d: int, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return √(θ² + r²), r, convergence and the eigenvector s for the eigenvalue θ of T_m that is largest in size.
 
     `tridiagonal` (n, m + 1, m + 1) holds T_m and, in its last row, b_m.
     """
@@ -112,7 +120,8 @@ def _largest(tridiagonal: Tensor, d: int, tol: float) -> tuple[Tensor, Tensor, T
     # P(|⟨u, start⟩| ≤ t) ≤ t √(2d/π) for a fixed unit vector u; the start's norm is at most 2.
     negligible = MISS_PROBABILITY / (2 * math.sqrt(2 * d / math.pi))
     certain = _hidden_overlap(theta, off, (1 + tol) * value) <= negligible
-    return value, residual, (residual <= tol * value) & certain | (off[:, -1] == 0)
+    weights = vectors.gather(2, largest[:, None].expand(-1, m, 1)).squeeze(2)
+    return value, residual, (residual <= tol * value) & certain | (off[:, -1] == 0), weights
 
 
 def _hidden_overlap(theta: Tensor, off: Tensor, size: Tensor) -> Tensor:

@@ -20,4 +20,4 @@ def power_iteration(operator: Operator, start: Tensor, *, iterations: int) -> Ex
     rayleigh = (u * product).sum(dim=1)
     residual = (product - rayleigh[:, None] * u).norm(dim=1)
     count = torch.full((len(u),), iterations)
-    return Extreme(rayleigh.abs().double().cpu(), residual.double().cpu(), count)
+    return Extreme(rayleigh.abs().double().cpu(), residual.double().cpu(), count, u)
