@@ -39,8 +39,8 @@ class Geometry:
 
     `curvature` is C_f(x) = ‖∇²f(x)‖₂ / (‖∇f(x)‖₂ + ε). `hessian_norm` is a lower estimate √(θ² + r²) with
     r = `residual`: some eigenvalue of the Hessian lies within r of θ, rounding included (both come from a product in
-    float64; for a model that runs in its own type only, rounding is estimated). `iterations` counts Hessian-vector products.
-    A sample at which f is not finite has NaN everywhere and 0 iterations.
+    float64; for a model that runs in its own type only, rounding is estimated). `iterations` counts the products
+    of the iteration. A sample at which f is not finite has NaN everywhere and 0 iterations.
     """
 
     gradient_norm: Tensor
