@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from lowcurve.errors import UserError
 from lowcurve.layers.spectral import held, normalized_layers
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of <malloc.h>
@@ -107,3 +108,13 @@ def generator(seed: int, *keys: int, device: torch.device | str = "cpu") -> torc
     for key in keys:
         mixed = (mixed * 6364136223846793005 + key + 1442695040888963407) % 2**63
     return torch.Generator(device=device).manual_seed(mixed)
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Refuse a model whose answer for a sample depends on the other samples of its batch, in eval mode too."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise UserError(
+                f"{name or '(model)'} ({type(module).__name__}) has no running statistics, so that each answer depends "
+                "on the whole batch and says nothing of its sample; build it with track_running_stats=True"
+            )

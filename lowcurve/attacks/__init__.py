@@ -16,7 +16,7 @@ from lowcurve.attacks.apgd import apgd_targeted
 from lowcurve.attacks.pgd import fgsm, projected_gradient
 from lowcurve.attacks.square import random_squares
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.modes import observing
+from lowcurve.modes import observing, refuse_batch_statistics
 from lowcurve.outputs import classifier
 from lowcurve.types import AttackResult
 
@@ -72,6 +72,7 @@ def attack(
     if restarts < 1 or (steps is not None and steps < 1):
         raise UserError(f"expected steps and restarts of at least 1, got {steps} and {restarts}")
     verify.check_inputs(x, y)
+    refuse_batch_statistics(model)
     norm = verify.check_norm(norm)
     radii = verify.radii_per_sample(eps, x, norm)
     steps = ATTACKS[name].steps if steps is None else steps

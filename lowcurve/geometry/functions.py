@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.modes import refuse_batch_statistics
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
 from lowcurve.outputs import logits_of
 
@@ -88,6 +89,7 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
 
     The model runs once on one sample (or on all, where it has to predict) to learn the number of classes.
     """
+    refuse_batch_statistics(model)
     try:
         with torch.no_grad():
             outputs = evaluate(model, x if y is None else x[:1])
