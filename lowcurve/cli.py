@@ -4,6 +4,7 @@ import typer
 
 from lowcurve.commands import VERBS
 from lowcurve.errors import UserError
+from lowcurve.text import plain
 
 app = typer.Typer(
     name="lowcurve",
@@ -24,7 +25,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        typer.secho("\n".join(map(plain, f"error: {error}".split("\n"))), fg="red", err=True)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         typer.secho("stopped; run the same command again to go on", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 # Controls, and the marks that reorder what is shown: they move cursors, hide text or end a line that should go on.
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -70,6 +71,13 @@ def figure(text: object) -> str:
     """
     lines = [plain(line)[:120].replace("$", r"\$") for line in str(text).split("\n")[:4]]  # longer ones leave no room
     return " " * lines[0].startswith("_") + "\n".join(lines)
+
+
+def headline(name: object, rest: object) -> "Text":
+    """Return a line for the terminal whose first part, a name, is bold."""
+    from rich.text import Text
+
+    return Text.assemble((plain(name), "bold"), plain(rest))
 
 
 def console(**options: object) -> "Console":

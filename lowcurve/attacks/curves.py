@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lowcurve.attacks.table import Evaluation
 from lowcurve.files import atomically
+from lowcurve.text import figure as figure_text
 
 _STYLES = ("-", "--", ":", "-.")
 
@@ -30,13 +31,17 @@ def plot_curves(
             curve = evaluation.curve(attack)
             radii = [cell.eps for cell in curve]
             label = f"{name}, {attack}" if len(evaluations) > 1 else attack
-            axes.plot(radii, [100 * cell.accuracy for cell in curve], style, color=color, label=label, marker=".")
+            axes.plot(
+                radii, [100 * cell.accuracy for cell in curve], style, color=color, label=figure_text(label), marker="."
+            )
             low, high = ([100 * getattr(cell, end) for cell in curve] for end in ("low", "high"))
             axes.fill_between(radii, low, high, color=color, alpha=0.12, linewidth=0)
     largest = max(evaluation.radii[-1] for evaluation in evaluations.values())
     for place, (name, distance) in enumerate((distances or {}).items()):
         at, share = survival(distance)
-        axes.step(at, 100 * share, where="post", color=f"C{place}", linewidth=0.8, label=f"{name}, distance")
+        axes.step(
+            at, 100 * share, where="post", color=f"C{place}", linewidth=0.8, label=figure_text(f"{name}, distance")
+        )
     norm = next(iter(evaluations.values())).norm
     axes.set(xlim=(0, largest), ylim=(0, 100), ylabel="accuracy (%)")
     axes.set_xlabel(f"ε ({'ℓ₂' if norm == 2 else 'ℓ∞'}, pixels in [0, 1])")

@@ -13,6 +13,7 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.files import atomically
 from lowcurve.modes import observing
 from lowcurve.outputs import classifier
+from lowcurve.text import figure as figure_text
 
 _TOP = 0.1  # share of the features that count as the most important ones
 
@@ -110,7 +111,7 @@ def plot_explanations(x: Tensor, perturbed: Tensor, found: Mapping[str, Stabilit
             picture = _picture(maps[row].cpu(), colored=place < 2)
             axes.imshow(picture, cmap="gray" if place < 2 else "inferno", interpolation="nearest")
             axes.set_axis_off()
-        grid[0, place].set_title(title, fontsize=8)
+        grid[0, place].set_title(figure_text(title), fontsize=8)
     with atomically(path) as file:
         figure.savefig(file, dpi=150)
 

@@ -41,8 +41,7 @@ def attack(
     seed: Annotated[int, typer.Option(help="Seed of the sampling and of the attacks.")] = 0,
 ) -> None:
     """Attack the test samples and report the accuracy that is left; run it again after a stop and it goes on."""
-    from rich.console import Console
-
+    from lowcurve import text
     from lowcurve.attacks.curves import plot_curves
     from lowcurve.attacks.evaluate import evaluate
     from lowcurve.commands.target import resolve
@@ -54,7 +53,7 @@ def attack(
         subjects.append(replace(other, name=versus) if other.name == first.name else other)
     split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
     folder = first.place(output, "attack")
-    console = Console()
+    console = text.console()
     evaluations: dict[str, Evaluation] = {}
     for subject in subjects:
         own = (
@@ -67,7 +66,7 @@ def attack(
             norm=_number(norm, "--norm"), steps=_budgets(steps), restarts=restarts, seed=seed,
             batch_size=batch_size, folder=own,
         )  # fmt: skip
-        console.print(f"[bold]{subject.name}[/] on {first.dataset.title}")
+        console.print(text.headline(subject.name, f" on {first.dataset.title}"))
         _show(console, evaluations[subject.name])
     found = _distances(console, subjects, split, distances, _number(norm, "--norm"), seed, folder)
     _explain(console, subjects, split, saliency, explanation, seed, folder)
@@ -75,7 +74,7 @@ def attack(
         console.print("add --output FOLDER to keep the rows, the table and the pictures", style="dim")
     else:
         plot_curves(evaluations, folder / "curve.png", found)
-        console.print(f"written: {folder}", style="dim")
+        console.print(text.plain(f"written: {folder}"), style="dim")
 
 
 def _number(text: str, option: str) -> float:
@@ -100,12 +99,14 @@ def _budgets(text: str) -> dict[str, int]:
 def _show(console: "Console", evaluation: "Evaluation") -> None:
     """Print clean accuracy, then a row per attack and a column per radius, with 95 % intervals; then the flags."""
     from rich.table import Table
+    from rich.text import Text
 
     from lowcurve.attacks.table import CLEAN, WORST
+    from lowcurve.text import plain
 
-    def percent(attack: str, eps: float) -> str:
+    def percent(attack: str, eps: float) -> Text:
         cell = evaluation.cell(attack, eps)
-        return f"{cell.accuracy:.1%} [dim]\\[{100 * cell.low:.1f}, {100 * cell.high:.1f}][/]"
+        return Text.assemble(f"{cell.accuracy:.1%} ", (f"[{100 * cell.low:.1f}, {100 * cell.high:.1f}]", "dim"))
 
     norm = "ℓ₂" if evaluation.norm == 2 else "ℓ∞"
     columns = [f"{norm} ≤ {eps:g}" for eps in evaluation.radii]
@@ -114,9 +115,10 @@ def _show(console: "Console", evaluation: "Evaluation") -> None:
         grid.add_row(name, *(percent(name, eps) for eps in evaluation.radii))
     console.print(grid)
     count = evaluation.cell(CLEAN, 0.0).samples
-    console.print(f"without attack {percent(CLEAN, 0.0)}, {count} samples, 95 % intervals in brackets")
+    rest = f", {count} samples, 95 % intervals in brackets"
+    console.print(Text.assemble("without attack ", percent(CLEAN, 0.0), rest))
     for flag in evaluation.flags:
-        console.print(f"[yellow]check:[/] {flag}")
+        console.print(Text.assemble(("check: ", "yellow"), plain(flag)))
 
 
 def _distances(
@@ -134,6 +136,7 @@ def _distances(
     from lowcurve.attacks.minimal import minimal_norm
     from lowcurve.files import write_atomic
     from lowcurve.progress import track
+    from lowcurve.text import plain
 
     if not count:
         return {}
@@ -145,7 +148,7 @@ def _distances(
     for name, result in found.items():
         quartiles = result.distance.quantile(torch.tensor([0.25, 0.5, 0.75]), interpolation="lower").tolist()
         console.print(
-            f"{name}: nearest mistake at {quartiles[1]:.3g} in the median (quartiles "
+            f"{plain(name)}: nearest mistake at {quartiles[1]:.3g} in the median (quartiles "
             f"{quartiles[0]:.3g}, {quartiles[2]:.3g}; upper estimates, {len(x)} samples)"
         )
     if folder:
@@ -169,6 +172,7 @@ def _explain(
     """Compare explanations before and after noise of norm 0.1, and draw them side by side."""
     from lowcurve.attacks.explanations import explanation_stability, noisy, plot_explanations
     from lowcurve.files import write_json
+    from lowcurve.text import plain
 
     if not count:
         return
@@ -179,7 +183,7 @@ def _explain(
     }
     for name, result in found.items():
         console.print(
-            f"{name}: {method} maps before and after noise of norm {NOISE:g}: cosine "
+            f"{plain(name)}: {method} maps before and after noise of norm {NOISE:g}: cosine "
             f"{result.similarity.mean():.3f}, {result.overlap.mean():.0%} of the top features in common"
         )
     if folder:

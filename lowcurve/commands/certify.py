@@ -29,8 +29,7 @@ def certify(
     seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
 ) -> None:
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
-    from rich.console import Console
-
+    from lowcurve import text
     from lowcurve.commands.target import resolve
     from lowcurve.guarantees.boundary import boundary_distance
     from lowcurve.guarantees.certificate import certify_steps
@@ -42,8 +41,8 @@ def certify(
     folder = found.place(output, "certify")
     split = found.dataset.test.subset(_count(samples), seed)
     x, y = split.batch(slice(None))
-    console = Console()
-    console.print(f"[bold]{found.name}[/] on {len(split):,} test samples of {found.dataset.title}")
+    console = text.console()
+    console.print(text.headline(found.name, f" on {len(split):,} test samples of {found.dataset.title}"))
     model = returning_logits(found.model, x[:1].clone())
     steps = network(model, found.dataset.input_size)
     table = bounds_of(steps, model)
@@ -57,7 +56,7 @@ def certify(
         return
     title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
     _save(folder, title, certificate, distances, table)
-    console.print(f"written: {folder}", style="dim")
+    console.print(text.plain(f"written: {folder}"), style="dim")
 
 
 def _count(samples: str) -> int | None:

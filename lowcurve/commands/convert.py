@@ -28,9 +28,9 @@ def convert(
     ] = None,
 ) -> None:
     """Show what surgery would do to a model, layer by layer, and measure it before and after."""
-    from rich.console import Console
     from rich.table import Table
 
+    from lowcurve import text
     from lowcurve.geometry.compare import compare
     from lowcurve.geometry.kinks import describe, kinks
     from lowcurve.surgery.convert import convert as operate
@@ -38,7 +38,7 @@ def convert(
     model, x, y = _load(target, data, data_dir, input_size, samples, trust)
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
-    console = Console()
+    console = text.console()
     sites = Table("where", "was", "now", "note", box=None, header_style="bold")
     for row in report.rows():
         sites.add_row(*row, style="dim" if row[2] == "left" else None)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lowcurve.files import atomically, make_folder
+from lowcurve.text import figure as figure_text
 from lowcurve.types import Certificate
 
 
@@ -52,7 +53,7 @@ def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
     axes.plot(x, certified, color="C0", label="certified")
     axes.plot(x, 100 * lines.lipschitz.numpy(), color="C0", linestyle=":", label="certified by the Lipschitz bound")
     axes.set(xlabel="ℓ₂ radius (pixels in [0, 1])", ylabel="accuracy (%)", ylim=(0, 101), xlim=(0, x[-1]))
-    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_title(figure_text(title), fontsize=9, loc="left")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     make_folder(stem.parent)

@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from lowcurve.files import write_atomic, write_json
+from lowcurve.text import markdown
 from lowcurve.training.runs import Run, save_model
 
 
@@ -34,11 +35,11 @@ def card(run: Run, summary: dict[str, Any]) -> str:
     data, train = made["data"], config.train
     shape = "×".join(map(str, data["input_size"]))
     lines = [
-        f"# {config.run_name}",
+        f"# {markdown(config.run_name)}",
         "",
         f"{config.method.method.title} (`{config.method.name}`), "
-        f"{config.model.source or f'{config.model.name}, width {config.model.width}'}, "
-        f"{summary['parameters']:,} parameters, trained on {data['title']}.",
+        f"{markdown(config.model.source or f'{config.model.name}, width {config.model.width}')}, "
+        f"{summary['parameters']:,} parameters, trained on {markdown(data['title'])}.",
         "",
         "| | |",
         "|---|---|",
@@ -50,7 +51,7 @@ def card(run: Run, summary: dict[str, Any]) -> str:
         f"weight decay {train.weight_decay:g}, seed {train.seed} |",
         f"| time | {summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s |",
         f"| made with | lowcurve {made['lowcurve']} ({made['git'] or 'no git'}), torch {made['torch']}, "
-        f"{made['processor']}, {made['processes']} process(es) × {made['threads']} thread(s) |",
+        f"{markdown(made['processor'])}, {made['processes']} process(es) × {made['threads']} thread(s) |",
         "",
         *_constants("β of the centered softplus", summary["beta"]),
         *_constants("γ of the batch norms", summary["gamma"]),

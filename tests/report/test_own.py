@@ -15,12 +15,14 @@ from lowcurve.training.loop import train
 from tests.report.example import example
 from tests.report.test_page import Reader
 
+NAME = "smooth <b>[red] $x^$ [bold"  # markup of four kinds
 KINDS = ["training", "geometry", "attacks", "certificates", "explanations"]
 
 
 def invoke(*arguments):
     shown = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert shown.exit_code == 0, (shown.output, shown.exception)
+    return " ".join(shown.output.split())
 
 
 def make(output, method, name):
@@ -38,12 +40,12 @@ def make(output, method, name):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     output = tmp_path_factory.mktemp("own")
-    first, second = make(output, "lcnn", "smooth <b>[red]"), make(output, "relu", "plain")
-    invoke("measure", first, "--samples", 8, "--stability", 4)
-    invoke(
-        "attack", first, "--samples", 8, "--attacks", "pgd", "--steps", "pgd=2", "--radii", "0.1,0.2", "--saliency", 4
-    )
-    invoke("certify", first, "--samples", 8)
+    first, second = make(output, "lcnn", NAME), make(output, "relu", "plain")
+    assert f"{NAME} on Digits" in invoke("measure", first, "--samples", 8, "--stability", 4)
+    attack = ["--samples", 8, "--attacks", "pgd", "--steps", "pgd=2", "--radii", "0.1,0.2", "--saliency", 4]
+    assert f"{NAME} on Digits" in invoke("attack", first, *attack)
+    assert f"{NAME} on 8 test samples" in invoke("certify", first, "--samples", 8)
+    assert "# smooth &lt;b&gt;" in (first / "card.md").read_text()
     return first, second
 
 
