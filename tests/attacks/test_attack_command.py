@@ -57,7 +57,7 @@ def test_two_models_with_everything(run, tmp_path: Path) -> None:
     }
     own = {"settings.json", "samples.csv", "summary.json"}
     other = {f"versus-zoo_of_attacks-second/{name}" for name in own}
-    assert written == own | other | {"curve.png", "saliency.png", "distances.csv"}
+    assert written == own | other | {"curve.png", "saliency.png", "explanations.json", "distances.csv"}
     rows = list(csv.DictReader((folder / "distances.csv").open()))
     assert len(rows) == 4 and all(0 <= float(row["distance"]) < math.inf for row in rows)
 
