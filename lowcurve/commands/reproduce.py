@@ -8,7 +8,7 @@ import typer
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, such as table-geometry; `all`; or `list`.")],
-    preset: Annotated[str, typer.Option(help="digits (minutes), cpu (hours) or paper (GPUs).")] = "digits",
+    preset: Annotated[str, typer.Option(help="digits (minutes), cpu (hours), long (days) or paper (GPUs).")] = "digits",
     data: Annotated[str | None, typer.Option(help="Another data set than the preset's.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; default $LOWCURVE_DATA.")] = None,
     rows: Annotated[str, typer.Option(help="Only these rows, comma-separated.")] = "",

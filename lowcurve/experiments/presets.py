@@ -104,6 +104,23 @@ PRESETS: dict[str, Preset] = {
         # or with gradient penalties it keeps guessing the commonest digit for all of so short a training
         by_setting={("svhn", "vgg11"): {"train.clip_gradient": 1.0}},
     ),
+    "long": Preset(
+        name="long",
+        about="CIFAR-100 on two cores for as long as it takes to mean something: width 16, 40 epochs, the paper's λ",
+        swaps={},
+        training={
+            "model.width": 16,
+            "train.epochs": 40,
+            "train.batch_size": 64,
+            "train.evaluate_every": 40,  # the test images are read once, at the end
+            "train.channels_last": True,  # faster on CPUs
+        },
+        seeds=(0, 1),
+        samples=Samples(
+            geometry=1000, stability=256, pgd=1000, pgd_steps=20, strong=500, apgd_steps=50, square_queries=1000
+        ),
+        by_data={"moons": MOONS},
+    ),
     "paper": Preset(
         name="paper",
         about="the paper's recipe: width 64, all images, 200 epochs; for GPUs",

@@ -95,3 +95,10 @@ def test_a_preset_adjusts_data_and_settings_but_not_what_a_method_is():
     svhn = {name: grid(f"table-geometry-svhn-{name}", "cpu")[0].config.train for name in ("vgg11", "resnet18")}
     assert (svhn["vgg11"].epochs, svhn["vgg11"].lr, svhn["vgg11"].clip_gradient) == (5, 0.02, 1.0)
     assert (svhn["resnet18"].epochs, svhn["resnet18"].lr, svhn["resnet18"].clip_gradient) == (5, 0.02, None)
+
+
+def test_the_long_preset_finds_the_runs_that_were_trained_for_it():
+    """Days of training carry these names: a change of the hash or of the preset would lose them."""
+    names = {cell.row.key: cell.name for cell in grid("table-geometry", "long", seeds=(0,))}
+    assert names["standard"] == "cifar100-resnet18-standard-s0-8a55db2b"
+    assert names["adv"] == "cifar100-resnet18-adv-s0-fec35d1c"
