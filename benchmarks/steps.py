@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from lowcurve.environment import processor
 from lowcurve.methods import build
-from lowcurve.modes import flushed_denormals, kept_memory
+from lowcurve.training.machine import flushed_denormals, kept_memory
 from lowcurve.training.step import TrainingStep
 
 # name -> (method, coefficients, floor by counting convolutions, the paper's epoch-time ratio)

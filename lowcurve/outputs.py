@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from lowcurve.errors import UserError
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -52,3 +52,13 @@ def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
     except Exception:  # whoever uses the model next says what is wrong with it
         return model
     return model if isinstance(found, Tensor) else classifier(model)
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Refuse a model whose answer for a sample depends on the other samples of its batch, in eval mode too."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise UserError(
+                f"{name or '(model)'} ({type(module).__name__}) has no running statistics, so that each answer depends "
+                "on the whole batch and says nothing of its sample; build it with track_running_stats=True"
+            )

@@ -16,8 +16,8 @@ from lowcurve.attacks.apgd import apgd_targeted
 from lowcurve.attacks.pgd import fgsm, projected_gradient
 from lowcurve.attacks.square import random_squares
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.modes import observing, refuse_batch_statistics
-from lowcurve.outputs import classifier
+from lowcurve.observe import observing
+from lowcurve.outputs import classifier, refuse_batch_statistics
 from lowcurve.types import AttackResult
 
 

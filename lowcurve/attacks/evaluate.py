@@ -13,7 +13,7 @@ from lowcurve.attacks.storage import Storage, fingerprint, model_fingerprint, op
 from lowcurve.attacks.table import Evaluation, Row
 from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import classifier
 from lowcurve.progress import track
 

@@ -11,7 +11,7 @@ from lowcurve.attacks import ball, streams, verify
 from lowcurve.attacks.losses import ascent
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.files import atomically
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import classifier
 from lowcurve.text import figure as figure_text
 

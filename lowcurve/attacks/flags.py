@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lowcurve.attacks import ATTACKS
 from lowcurve.attacks.losses import ascent
 from lowcurve.attacks.table import Evaluation
-from lowcurve.modes import observing
 from lowcurve.objectives.cross_entropy import log_odds_against
+from lowcurve.observe import observing
 from lowcurve.outputs import classifier
 
 _SLACK = 0.002  # accuracies closer than this count as equal

@@ -69,7 +69,7 @@ def _load(
     from lowcurve.commands.target import resolve
     from lowcurve.errors import UserError
     from lowcurve.factory import load_factory
-    from lowcurve.modes import generator
+    from lowcurve.random import generator
 
     if input_size is None:
         found = resolve(target, data, data_dir, trust)

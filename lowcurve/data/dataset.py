@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lowcurve.errors import UserError
-from lowcurve.modes import generator
+from lowcurve.random import generator
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 from lowcurve.data.augment import AUGMENTATIONS
 from lowcurve.data.dataset import Split, to_unit
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.modes import generator
+from lowcurve.random import generator
 
 
 @dataclass(frozen=True, eq=False)

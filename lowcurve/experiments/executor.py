@@ -21,7 +21,7 @@ from lowcurve.experiments.grid import Cell
 from lowcurve.experiments.measurements import missing, take
 from lowcurve.experiments.presets import Samples
 from lowcurve.files import make_folder, writing
-from lowcurve.modes import flushed_denormals, kept_memory
+from lowcurve.training.machine import flushed_denormals, kept_memory
 
 
 class Job(Protocol):

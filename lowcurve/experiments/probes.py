@@ -105,7 +105,8 @@ def saliency(subject: Subject, settings: Settings) -> Values:
     from torch.nn import functional as F
 
     from lowcurve.data import DATASETS
-    from lowcurve.modes import generator, observing
+    from lowcurve.observe import observing
+    from lowcurve.random import generator
 
     x, y = subject.samples(settings["samples"])
     noise = torch.randn(x.shape, generator=generator(SEED)).flatten(1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
 from lowcurve.types import Geometry
 

@@ -12,7 +12,8 @@ from lowcurve.geometry.hvp import Hessian, chunks
 from lowcurve.geometry.kinks import kinks, smooth_stand_in, warn_of_kinks
 from lowcurve.geometry.lanczos import Extreme, lanczos
 from lowcurve.geometry.power import power_iteration
-from lowcurve.modes import generator, observing
+from lowcurve.observe import observing
+from lowcurve.random import generator
 from lowcurve.types import Geometry
 
 METHODS = ("lanczos", "power")

@@ -19,7 +19,7 @@ from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
 from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in, warn_of_kinks
 from lowcurve.geometry.rows import Rows
 from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
 from lowcurve.progress import track
 

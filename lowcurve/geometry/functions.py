@@ -10,9 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.layers.second_order import fast_double_backward
-from lowcurve.modes import refuse_batch_statistics
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
-from lowcurve.outputs import logits_of
+from lowcurve.outputs import logits_of, refuse_batch_statistics
 
 # A scalar function of a batch of outputs: (outputs, labels (N,)) -> values (N,). Outputs are what the model returns.
 ScalarFunction = Callable[[Any, Tensor], Tensor]

@@ -11,9 +11,10 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, evaluate, scalar_function
 from lowcurve.geometry.hvp import Hessian, chunks, gradients
-from lowcurve.modes import generator, observing
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
+from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
+from lowcurve.random import generator
 
 RADII = tuple(10 ** (-3 + step / 4) for step in range(9))  # 1e-3 .. 1e-1, the paper's range
 DIRECTIONS = ("random", "adversarial")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lowcurve.attacks.losses import misclassified
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import classifier
 
 

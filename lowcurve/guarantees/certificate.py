@@ -23,7 +23,7 @@ from lowcurve.guarantees.radius import Margins
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import returning_logits
 from lowcurve.progress import track
 from lowcurve.types import Certificate

@@ -21,7 +21,7 @@ from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten, refuse_
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network, Node, Shape
 from lowcurve.guarantees.steps import Reshape, Step
-from lowcurve.modes import generator
+from lowcurve.random import generator
 from lowcurve.surgery.graphs import graph_module
 
 _SCALES = (1.0, 30.0, 1e-3)  # of the points at which steps and model are compared

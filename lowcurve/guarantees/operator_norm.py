@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lowcurve.errors import UserError
 from lowcurve.guarantees.calculus import Gains
 from lowcurve.layers.linear_map import LinearMap, largest_singular
-from lowcurve.modes import generator
+from lowcurve.random import generator
 from lowcurve.types import Bound, Estimate
 
 # Bounds speak of the real-valued function and are computed in float64. Sums of n non-negative terms are right to

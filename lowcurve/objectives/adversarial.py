@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lowcurve.layers.spectral import held, normalized_layers
-from lowcurve.modes import observing
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
+from lowcurve.observe import observing
 
 
 def adversarial_examples(

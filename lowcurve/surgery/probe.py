@@ -7,7 +7,7 @@ its inputs, and which module alone reads the output of a convolution or linear l
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from lowcurve.errors import UserError
-from lowcurve.modes import frozen_buffers, observing
+from lowcurve.observe import observing
 from lowcurve.surgery.rules import ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
 
 LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -165,10 +165,9 @@ def run_once(model: nn.Module, example_input: Any) -> Probe:
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
     args, kwargs = tree_map_only(Tensor, torch.clone, as_call(example_input))  # the model may overwrite its input
     watch = Probe()
-    kept = frozen_buffers(model) if training else nullcontext()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     forked = torch.random.fork_rng(devices=list(devices))
-    with observing(model), kept, torch.no_grad(), forked, _hooks(model, watch), watch:
+    with observing(model), torch.no_grad(), forked, _hooks(model, watch), watch:
         model.train(training)
         output = model(*args, **kwargs)
     watch.finish(output)

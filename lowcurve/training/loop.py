@@ -19,8 +19,8 @@ from lowcurve.errors import UserError
 from lowcurve.factory import Factory
 from lowcurve.files import write_json
 from lowcurve.methods import columns
-from lowcurve.modes import flushed_denormals, generator, kept_memory
 from lowcurve.progress import bars
+from lowcurve.random import generator
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import (
     Checkpoint,
@@ -34,6 +34,7 @@ from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, processes
 from lowcurve.training.interrupt import Request, stop_requests
 from lowcurve.training.log import Log, Meter, constants, rows_before
+from lowcurve.training.machine import flushed_denormals, kept_memory
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, environment

@@ -14,7 +14,7 @@ from lowcurve.errors import UserError
 from lowcurve.factory import Factory, load_factory, refuse_foreign
 from lowcurve.files import own_folder, write_atomic
 from lowcurve.methods import Method, apply_surgery, build
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.training.config import Config, dump_config, read_config
 
 SOURCE = "source"  # folder in a run that keeps the recipe of the run it started from

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lowcurve as lc
-from lowcurve.modes import generator
 from lowcurve.objectives.cross_entropy import log_odds_against
+from lowcurve.random import generator
 from tests.geometry.conftest import KINDS, Trained, dense_hessians, dense_norms
 
 Nets = dict[tuple[str, int], Trained]

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.geometry.hvp import chunks
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from tests.geometry.conftest import dense_norms
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.geometry.stability import RADII
-from lowcurve.modes import generator
+from lowcurve.random import generator
 from tests.geometry.conftest import Trained
 
 Nets = dict[tuple[str, int], Trained]

@@ -1,0 +1,42 @@
+"""Are the rooms of the package apart as CONTRIBUTING says? Which modules does an import load?"""
+
+import subprocess
+import sys
+from collections import Counter
+from graphlib import CycleError
+from pathlib import Path
+
+import pytest
+
+from scripts.package_graph import order, package_graph
+
+
+def test_no_rooms_know_each_other() -> None:
+    graph = package_graph()
+    assert {"layers", "training", "commands"} <= graph.keys()
+    assert not graph["errors"] and graph["training"]["errors"] > 3
+    rooms = order(graph)
+    assert rooms.index("layers") < rooms.index("surgery") < rooms.index("training") < rooms.index("commands")
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "rooms"
+    (package / "a").mkdir(parents=True)
+    (package / "a" / "one.py").write_text("def f():\n    from rooms.b import g\n\n\nfrom rooms import errors\n")
+    (package / "b.py").write_text("if TYPE_CHECKING:\n    from rooms.a import one\n")
+    (package / "errors.py").write_text("import os\n")
+    graph = package_graph(package)
+    assert graph == {"a": Counter(b=1, errors=1), "b": Counter(), "errors": Counter()}
+    (package / "b.py").write_text("import rooms.a.one\n")
+    with pytest.raises(CycleError):
+        order(package_graph(package))
+
+
+@pytest.mark.parametrize(
+    ("imported", "forbidden"),
+    [("lowcurve", ["torch", "numpy"]), ("lowcurve.data", ["lowcurve.layers", "lowcurve.kernels"])],
+)
+def test_an_import_loads_no_more_than_it_needs(imported: str, forbidden: list[str]) -> None:
+    code = f"import sys, {imported}; print([name for name in {forbidden} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
