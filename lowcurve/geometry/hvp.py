@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +29,25 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
             raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")
         if not values.requires_grad:
             raise UserError("the outputs do not depend on the inputs differentiably; is there a detach()?")
-        (gradient,) = torch.autograd.grad(values.sum(), leaf, create_graph=twice, materialize_grads=True)
+        with _explained():
+            (gradient,) = torch.autograd.grad(values.sum(), leaf, create_graph=twice, materialize_grads=True)
     return leaf, gradient, log_scale.detach()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do where PyTorch cannot differentiate the model (again)."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).split(". Hint")[0]
+        if "not implemented" in reason:
+            remedy = "PyTorch has no second derivative of that operation; use a smooth one in its place"
+        elif "inplace operation" in reason:
+            remedy = "build the model with inplace=False and write x = x + y for x += y"
+        else:
+            raise
+        raise UserError(f"expected a model that can be differentiated twice, got: {reason}; {remedy}") from error
 
 
 class Hessian:
@@ -49,9 +67,10 @@ class Hessian:
         """Return ∇²q(xᵢ) vᵢ for vectors `v` (n, d)."""
         if not self._gradient.requires_grad:  # q is affine
             return torch.zeros_like(v)
-        (product,) = torch.autograd.grad(
-            self._gradient, self._x, v.view_as(self._x), retain_graph=True, materialize_grads=True
-        )
+        with _explained():
+            (product,) = torch.autograd.grad(
+                self._gradient, self._x, v.view_as(self._x), retain_graph=True, materialize_grads=True
+            )
         return product.flatten(1)
 
     def in_float64(self) -> "Hessian | None":

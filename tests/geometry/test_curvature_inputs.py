@@ -186,3 +186,16 @@ def test_dense_norms_of_the_tests_are_right() -> None:
     x = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     slope, norm = dense_norms(lambda v: v @ a @ v / 2, x)
     assert slope == pytest.approx((x @ a).norm().item()) and norm == pytest.approx(0.5 + 7.25**0.5)
+
+
+@pytest.mark.parametrize(
+    ("net", "remedy"),
+    [
+        (nn.Sequential(nn.Linear(3, 2), nn.Hardsigmoid()), "use a smooth one in its place"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Softplus(), nn.ELU(inplace=True)), "inplace=False"),
+    ],
+    ids=["no second derivative", "overwritten"],
+)
+def test_what_pytorch_cannot_differentiate_twice_is_named(net: nn.Module, remedy: str) -> None:
+    with pytest.raises(UserError, match=remedy):
+        lc.curvature(net, torch.rand(2, 3), torch.tensor([0, 1]))
