@@ -16,6 +16,13 @@ from lowcurve.errors import UserError
 Factory = Callable[[], nn.Module] | str
 
 
+def check_factory(factory: object) -> None:
+    """Refuse what is neither a function nor the name of one; None is no factory."""
+    named = isinstance(factory, str) and all(factory.partition(":"))
+    if factory is not None and not named and not callable(factory):
+        raise UserError(f"expected factory as a function or as 'package.module:function', got {str(factory)[:80]!r}")
+
+
 def load_factory(target: Factory) -> nn.Module:
     """Import `package.module:factory` (the working directory counts) and call it for a model; or call the function."""
     try:

@@ -11,11 +11,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.attacks import losses, verify
 from lowcurve.attacks.apgd import apgd_targeted
 from lowcurve.attacks.pgd import fgsm, projected_gradient
 from lowcurve.attacks.square import random_squares
-from lowcurve.errors import UserError, unknown_name
 from lowcurve.observe import observing
 from lowcurve.outputs import classifier, refuse_batch_statistics
 from lowcurve.types import AttackResult
@@ -67,10 +67,10 @@ def attack(
     >>> attack(model, x, y, "pgd", eps=0.2).success
     tensor([ True, False])
     """
-    if name not in ATTACKS:
-        raise unknown_name("attack", name, ATTACKS)
-    if restarts < 1 or (steps is not None and steps < 1):
-        raise UserError(f"expected steps and restarts of at least 1, got {steps} and {restarts}")
+    checks.usable(model)
+    checks.choice(ATTACKS, attack=name)
+    checks.whole(1, steps=1 if steps is None else steps, restarts=restarts)
+    checks.whole(seed=seed)
     verify.check_inputs(x, y)
     refuse_batch_statistics(model)
     norm = verify.check_norm(norm)
@@ -79,7 +79,7 @@ def attack(
     x, model = x.detach(), classifier(model)
     with observing(model):
         with torch.no_grad():
-            logits = model(x)
+            logits = checks.run(model, x)
         verify.check_logits(logits, y)
         correct = (logits.argmax(1) == y) & (radii > 0)
         adversarial = x.clone()

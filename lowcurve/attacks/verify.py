@@ -1,10 +1,12 @@
 """Is it an attack at all? Arguments are checked before, every example on the unchanged model afterwards."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.attacks import ball
 from lowcurve.attacks.losses import misclassified
 from lowcurve.errors import UserError
@@ -14,6 +16,8 @@ TOLERANCE = 1e-6  # relative to ε: what the rounding of ε itself and of the no
 
 def check_inputs(x: Tensor, y: Tensor) -> None:
     """Refuse samples outside [0, 1] or neither float32 nor float64, and labels that do not fit."""
+    checks.samples(x)
+    checks.tensor(y=y)
     if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not len(x):
         raise UserError(
             f"expected a batch of float32 or float64 samples, got {x.dtype} of shape {tuple(x.shape)}; "
@@ -30,6 +34,7 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
 
 def check_logits(logits: Tensor, y: Tensor) -> None:
     """Refuse outputs that are not two or more finite logits per sample, and labels beyond them."""
+    checks.logits(logits, len(y))
     if logits.dim() != 2 or len(logits) != len(y) or logits.shape[1] < 2:
         raise UserError(f"expected logits of shape ({len(y)}, two or more classes), got {tuple(logits.shape)}")
     if not bool(logits.isfinite().all()):
@@ -40,13 +45,15 @@ def check_logits(logits: Tensor, y: Tensor) -> None:
 
 def check_norm(norm: float) -> float:
     """Return 2.0 or infinity, the norms that attacks know."""
-    if norm not in (2, math.inf):
+    if isinstance(norm, bool) or not isinstance(norm, Real) or norm not in (2, math.inf):
         raise UserError(f"expected norm 2 or math.inf, got {norm!r}")
     return float(norm)
 
 
 def radii_per_sample(eps: float | Tensor, x: Tensor, norm: float) -> Tensor:
     """Return one radius per sample in the type and on the device of `x`, none larger than the box [0, 1]^d."""
+    if not isinstance(eps, Tensor):
+        checks.numbers(least=0, eps=checks.one_or_more(eps))
     try:
         radii = torch.as_tensor(eps, dtype=torch.float64, device=x.device)
     except (TypeError, ValueError, RuntimeError):

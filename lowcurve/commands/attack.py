@@ -1,12 +1,14 @@
 """`lowcurve attack`: how much accuracy do attacks leave, how far are the nearest mistakes, do explanations hold?"""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
@@ -24,21 +26,21 @@ PICTURES = 8  # samples that are drawn
 def attack(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     versus: Annotated[str | None, typer.Option(help="A second run or package:factory to compare with.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
     trust: Trust = None,
     attacks: Annotated[str, typer.Option(help="Names, joined by commas.")] = "pgd,apgd-t,square",
     radii: Annotated[str, typer.Option(help="Radii in pixels of [0, 1], joined by commas.")] = "0.05,0.1,0.15,0.2",
     norm: Annotated[str, typer.Option(help="2 or inf.")] = "2",
-    samples: Annotated[str, typer.Option(help="Test samples: a number, or all.")] = "500",
+    samples: options.Samples = "500",
     steps: Annotated[str, typer.Option(help="Other budgets than the attacks' own: square=1000,pgd=20.")] = "",
-    restarts: Annotated[int, typer.Option(min=1, help="Runs from different starting points.")] = 1,
-    distances: Annotated[int, typer.Option(min=0, help="Samples for minimal norms; 0: none.")] = 0,
-    saliency: Annotated[int, typer.Option(min=0, help="Samples for explanations under noise; 0: none.")] = 0,
+    restarts: Annotated[int, options.counted(1, "Runs from different starting points.")] = 1,
+    distances: Annotated[int, options.counted(0, "Samples for minimal norms; 0: none.")] = 0,
+    saliency: Annotated[int, options.counted(0, "Samples for explanations under noise; 0: none.")] = 0,
     explanation: Annotated[str, typer.Option(help="What explains: gradient, or a method of captum.")] = "gradient",
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples at a time.")] = 256,
-    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/attack.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling and of the attacks.")] = 0,
+    batch_size: Annotated[int, options.counted(1, "Samples at a time.")] = 256,
+    output: options.Output = None,
+    seed: options.Seed = 0,
 ) -> None:
     """Attack the test samples and report the accuracy that is left; run it again after a stop and it goes on."""
     from lowcurve import text
@@ -46,12 +48,15 @@ def attack(
     from lowcurve.attacks.evaluate import evaluate
     from lowcurve.commands.target import resolve
 
+    count, length, budgets = options.count(samples), options.norm(norm), options.budgets(steps)
+    names, distances_at = options.names(attacks, "--attacks"), options.positive_numbers(radii, "--radii")
+    check_names(names, budgets, explanation)
     first = resolve(target, data, data_dir, trust)
     subjects = [first]
-    if versus:
+    if versus is not None:
         other = resolve(versus, data or first.dataset.name, data_dir, trust)
         subjects.append(replace(other, name=versus) if other.name == first.name else other)
-    split = first.dataset.test.subset(None if samples == "all" else int(_number(samples, "--samples")), seed)
+    split = first.dataset.test.subset(count, seed)
     folder = first.place(output, "attack")
     console = text.console()
     evaluations: dict[str, Evaluation] = {}
@@ -62,13 +67,12 @@ def attack(
             else folder / re.sub(r"[^\w.+-]+", "-", f"versus-{subject.name}")
         )
         evaluations[subject.name] = evaluate(
-            subject.model, split, attacks.split(","), [_number(r, "--radii") for r in radii.split(",")],
-            norm=_number(norm, "--norm"), steps=_budgets(steps), restarts=restarts, seed=seed,
+            subject.model, split, names, distances_at, norm=length, steps=budgets, restarts=restarts, seed=seed,
             batch_size=batch_size, folder=own,
         )  # fmt: skip
         console.print(text.headline(subject.name, f" on {first.dataset.title}"))
         _show(console, evaluations[subject.name])
-    found = _distances(console, subjects, split, distances, _number(norm, "--norm"), seed, folder)
+    found = _distances(console, subjects, split, distances, length, seed, folder)
     _explain(console, subjects, split, saliency, explanation, seed, folder)
     if folder is None:
         console.print("add --output FOLDER to keep the rows, the table and the pictures", style="dim")
@@ -77,23 +81,17 @@ def attack(
         console.print(text.plain(f"written: {folder}"), style="dim")
 
 
-def _number(text: str, option: str) -> float:
-    from lowcurve.errors import UserError
+def check_names(attacks: Iterable[str], budgets: Iterable[str], explanation: str) -> None:
+    """Refuse unknown attacks and explanations before anything is loaded."""
+    from lowcurve.attacks import ATTACKS
+    from lowcurve.attacks.explanations import EXPLANATIONS
+    from lowcurve.errors import unknown_name
 
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"expected {option} as a number or numbers joined by commas, got {text!r}") from None
-
-
-def _budgets(text: str) -> dict[str, int]:
-    """Read budgets by attack.
-
-    >>> _budgets("square=1000,pgd=20")
-    {'square': 1000, 'pgd': 20}
-    """
-    pairs = [entry.partition("=") for entry in text.split(",") if entry]
-    return {name.strip(): int(_number(value, "--steps NAME=STEPS")) for name, _, value in pairs}
+    for name in (*attacks, *budgets):
+        if name not in ATTACKS:
+            raise unknown_name("attack", name, ATTACKS)
+    if explanation not in EXPLANATIONS:
+        raise unknown_name("explanation", explanation, EXPLANATIONS)
 
 
 def _show(console: "Console", evaluation: "Evaluation") -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ RADII = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 def certify(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
-    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
     trust: Trust = None,
-    samples: Annotated[str, typer.Option(help="Test samples: a number, or all.")] = "500",
+    samples: options.Samples = "500",
     local: Annotated[bool, typer.Option(help="Refine the bounds inside each ball: larger radii, more work.")] = True,
     layers: Annotated[bool, typer.Option(help="Show the bounds layer by layer.")] = True,
-    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/certify.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
+    output: options.Output = None,
+    seed: options.Seed = 0,
 ) -> None:
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
     from lowcurve import text
@@ -37,9 +38,10 @@ def certify(
     from lowcurve.guarantees.summary import bounds_of
     from lowcurve.outputs import returning_logits
 
+    count = options.count(samples)
     found = resolve(target, data, data_dir, trust)
     folder = found.place(output, "certify")
-    split = found.dataset.test.subset(_count(samples), seed)
+    split = found.dataset.test.subset(count, seed)
     x, y = split.batch(slice(None))
     console = text.console()
     console.print(text.headline(found.name, f" on {len(split):,} test samples of {found.dataset.title}"))
@@ -57,16 +59,6 @@ def certify(
     title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
     _save(folder, title, certificate, distances, table)
     console.print(text.plain(f"written: {folder}"), style="dim")
-
-
-def _count(samples: str) -> int | None:
-    from lowcurve.errors import UserError
-
-    if samples == "all":
-        return None
-    if not samples.isdigit():
-        raise UserError(f"expected --samples as a number or all, got {samples!r}")
-    return int(samples)
 
 
 def _show_layers(console: "Console", table: "Bounds") -> None:

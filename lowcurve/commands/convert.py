@@ -5,24 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.commands.target import Trust
 
 
 def convert(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: Annotated[str | None, typer.Option(help="Measure on the test split of this data set.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    data_dir: options.DataDir = None,
     trust: Trust = None,
     input_size: Annotated[
         str | None, typer.Option(help="Without --data: shape of one input, such as 3,32,32; pixels are random.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=2, help="Number of inputs to measure on.")] = 64,
+    samples: options.Samples = "64",
     activation: Annotated[bool, typer.Option(help="Replace activations.")] = True,
     batchnorm: Annotated[bool, typer.Option(help="Replace batch norms.")] = True,
     spectral: Annotated[bool, typer.Option(help="Normalize linear and convolution layers.")] = True,
-    init_beta: Annotated[float, typer.Option(help="β to start from.")] = 5.0,
-    init_gamma: Annotated[float, typer.Option(help="γ to start from.")] = 10.0,
-    stand_in: Annotated[float, typer.Option(help="β of the softplus that is measured in place of kinks.")] = 1000.0,
+    init_beta: Annotated[float, options.above_zero("β to start from.")] = 5.0,
+    init_gamma: Annotated[float, options.above_zero("γ to start from.")] = 10.0,
+    stand_in: Annotated[float, options.above_zero("β of the softplus that is measured in place of kinks.")] = 1000.0,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave the module of this name alone; may be repeated.")
     ] = None,
@@ -31,11 +32,16 @@ def convert(
     from rich.table import Table
 
     from lowcurve import text
+    from lowcurve.errors import UserError
     from lowcurve.geometry.compare import compare
     from lowcurve.geometry.kinks import describe, kinks
     from lowcurve.surgery.convert import convert as operate
 
-    model, x, y = _load(target, data, data_dir, input_size, samples, trust)
+    count = options.count(samples)
+    shape = None if input_size is None else options.whole_numbers(input_size, "--input-size", least=1)
+    if data is not None and shape is not None:
+        raise UserError("expected --data or --input-size, got both; leave one out")
+    model, x, y = _load(target, data, data_dir, shape, count, trust)
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
     console = text.console()
@@ -61,11 +67,17 @@ def convert(
 
 
 def _load(
-    target: str, data: str | None, data_dir: Path | None, input_size: str | None, samples: int, trust: str | None
+    target: str,
+    data: str | None,
+    data_dir: Path | None,
+    input_size: tuple[int, ...] | None,
+    count: int | float | None,
+    trust: str | None,
 ) -> Any:
     """Return the model, inputs, and labels where a data set gives them."""
     import torch
 
+    from lowcurve import checks
     from lowcurve.commands.target import resolve
     from lowcurve.errors import UserError
     from lowcurve.factory import load_factory
@@ -73,9 +85,8 @@ def _load(
 
     if input_size is None:
         found = resolve(target, data, data_dir, trust)
-        return found.model, *found.dataset.test.subset(samples).batch(slice(None))
-    try:
-        shape = [int(side) for side in input_size.split(",")]
-    except ValueError:
-        raise UserError(f"expected --input-size such as 3,32,32, got {input_size!r}") from None
-    return load_factory(target).eval(), torch.rand(samples, *shape, generator=generator(0)), None
+        return found.model, *found.dataset.test.subset(count).batch(slice(None))
+    if not isinstance(count, int):
+        raise UserError(f"expected --samples as a number where pixels are random (--input-size), got {count or 'all'}")
+    checks.size(**{"--input-size": input_size})
+    return load_factory(target).eval(), torch.rand(count, *input_size, generator=generator(0)), None

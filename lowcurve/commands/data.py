@@ -5,9 +5,18 @@ from typing import Annotated
 
 import typer
 
+from lowcurve.commands import options
+
 app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(callback=options.existing, help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]"),
+]
+NewDataDir = Annotated[
+    Path | None,
+    typer.Option(callback=options.folder, help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]"),
+]
 
 
 @app.command("list")
@@ -40,10 +49,12 @@ def check(
     data_dir: DataDir = None,
 ) -> None:
     """Read data sets completely: checksums of official files, shapes, labels, samples per class."""
-    from lowcurve.data import DATASETS, find
+    from lowcurve.data import DATASETS, check_name, find
     from lowcurve.data.check import check_dataset
     from lowcurve.errors import UserError
 
+    for name in names or ():
+        check_name(name)
     failures = 0
     for name in names or [name for name, source in DATASETS.items() if source.read or find(name, data_dir)]:
         try:
@@ -58,7 +69,7 @@ def check(
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100, svhn or fashion-mnist.")],
-    data_dir: DataDir = None,
+    data_dir: NewDataDir = None,
     mirror: Annotated[str | None, typer.Option(help="Address of a folder with the same files.")] = None,
 ) -> None:
     """Download official files: resumed where they broke off, checked against the published checksums."""

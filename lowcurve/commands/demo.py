@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
+from lowcurve.commands import options
+
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Where runs and the report are written.")] = Path("runs/demo"),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+    output: Annotated[
+        Path, typer.Option(callback=options.folder, help="Where runs and the report are written.")
+    ] = Path("runs/demo"),
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Runs side by side.")] = 2,
     browser: Annotated[bool, typer.Option(help="Open the report when it is done.")] = False,
 ) -> None:
     """Train four methods on bundled digits, measure, attack, certify, and write one HTML page.

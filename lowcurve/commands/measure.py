@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
@@ -16,20 +17,20 @@ LABELS = {"gradient_norm": "‖∇f‖", "hessian_norm": "‖∇²f‖", "curvat
 
 def measure(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
-    data: Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
     trust: Trust = None,
-    samples: Annotated[str, typer.Option(help="Samples per split: a number, a share such as 0.1, or all.")] = "500",
-    tol: Annotated[float, typer.Option(help="Relative residual at which a Hessian norm is final.")] = 1e-2,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Most Hessian-vector products per sample.")] = 30,
-    stability: Annotated[int, typer.Option(min=0, help="Test samples for gradient stability; 0: none.")] = 64,
+    samples: options.Samples = "500",
+    tol: Annotated[float, options.above_zero("Relative residual at which a Hessian norm is final.")] = 1e-2,
+    max_iterations: Annotated[int, options.counted(1, "Most Hessian-vector products per sample.")] = 30,
+    stability: Annotated[int, options.counted(0, "Test samples for gradient stability; 0: none.")] = 64,
     adversarial: Annotated[bool, typer.Option(help="Also search the direction that changes gradients most.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder for the files; default RUN/measure.")] = None,
+    output: options.Output = None,
     stand_in: Annotated[
-        float | None, typer.Option(help="Measure softplus of this β (usually 1000) in place of ReLU and its like.")
+        float | None, options.above_zero("Measure softplus of this β (usually 1000) in place of ReLU and its like.")
     ] = None,
     parquet: Annotated[bool, typer.Option(help="Write one row per sample as parquet instead of CSV.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling and of random directions.")] = 0,
+    seed: options.Seed = 0,
 ) -> None:
     """Measure gradient norm, Hessian norm and curvature on train and test data, their discrepancy, and stability."""
     import warnings
@@ -43,7 +44,7 @@ def measure(
     from lowcurve.geometry import dataset
     from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 
-    count = _count(samples)
+    count = options.count(samples)
     found = resolve(target, data, data_dir, trust)
     settings: dict[str, Any] = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
     splits = {"train": found.dataset.train, "test": found.dataset.test}
@@ -86,18 +87,6 @@ def _about_kinks(rest: dict[str, int], stand_in: float | None) -> str:
         return f"{smooth}no kinks: the Hessian sees all of the model"
     advice = "" if stand_in is not None else "; --stand-in 1000 measures softplus in place of ReLU and its like"
     return f"{smooth}kinks have no Hessian, so the curvature of {describe(rest)} is not seen{advice}"
-
-
-def _count(samples: str) -> int | float | None:
-    """Read a number of samples, a share, or "all"."""
-    from lowcurve.errors import UserError
-
-    if samples == "all":
-        return None
-    try:
-        return int(samples) if samples.isdigit() else float(samples)
-    except ValueError:
-        raise UserError(f"expected --samples as a number, a share such as 0.1, or all, got {samples!r}") from None
 
 
 def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) -> None:

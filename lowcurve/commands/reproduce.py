@@ -5,19 +5,23 @@ from typing import Annotated
 
 import typer
 
+from lowcurve.commands import options
+
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, such as table-geometry; `all`; or `list`.")],
     preset: Annotated[str, typer.Option(help="digits (minutes), cpu (hours), long (days) or paper (GPUs).")] = "digits",
     data: Annotated[str | None, typer.Option(help="Another data set than the preset's.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data files are; default $LOWCURVE_DATA.")] = None,
+    data_dir: options.DataDir = None,
     rows: Annotated[str, typer.Option(help="Only these rows, comma-separated.")] = "",
     seeds: Annotated[str, typer.Option(help="Other seeds than the preset's, comma-separated.")] = "",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change every run: train.epochs=3.")] = None,
-    output: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
-    results: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
+    output: Annotated[Path, typer.Option(callback=options.folder, help="Where runs are kept.")] = Path("runs"),
+    results: Annotated[Path, typer.Option(callback=options.folder, help="Where results are written.")] = Path(
+        "results"
+    ),
     executor: Annotated[str, typer.Option(help="local or slurm.")] = "local",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Runs side by side.")] = 2,
     slurm: Annotated[list[str] | None, typer.Option(help="Job setting, such as partition=gpu.")] = None,
     skip_recorded: Annotated[
         bool, typer.Option(help="Leave out runs whose numbers are on record in --results.")
@@ -29,6 +33,7 @@ def reproduce(
 
     Runs that other tables share are trained once; run the command again to go on after an interruption.
     """
+    from lowcurve.data import check_name
     from lowcurve.errors import UserError
     from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request, request_all
     from lowcurve.report.terminal import list_experiments, print_result
@@ -40,13 +45,18 @@ def reproduce(
     if name == "list":
         list_experiments(console)
         return
-    options = {
+    options.choice(("local", "slurm"), executor, "--executor")
+    if slurm and executor != "slurm":
+        raise UserError("expected --slurm beside --executor slurm, got --executor local; leave one out or change it")
+    if data is not None:
+        check_name(data)
+    settings = {
         "output": output,
         "results": results,
         "data": data,
         "data_dir": data_dir,
-        "rows": tuple(filter(None, rows.split(","))),
-        "seeds": tuple(int(seed) for seed in filter(None, seeds.split(","))),
+        "rows": options.names(rows, "--rows") if rows else (),
+        "seeds": options.whole_numbers(seeds, "--seeds") if seeds else (),
         "overrides": parse_pairs(overrides or []),
         "executor": executor,
         "jobs": jobs,
@@ -54,7 +64,7 @@ def reproduce(
         "measure": not train_only,
         "skip_recorded": skip_recorded,
     }
-    asked = request_all(preset, **options) if name == "all" else [request(name, preset, **options)]
+    asked = request_all(preset, **settings) if name == "all" else [request(name, preset, **settings)]
     failures: dict[str, str] = {}
     for result in reproduce_all(asked, lambda line: console.print(plain(line)), failures, run=not show):
         print_result(console, result)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.errors import UserError
 from lowcurve.files import make_folder, own_folder
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 Trust = Annotated[
     str | None,
-    typer.Option(help="package:factory that makes the run's network. Naming it here runs it; a run's files cannot."),
+    typer.Option(
+        callback=options.factory,
+        help="package:factory that makes the run's network. Naming it here runs it; a run's files cannot.",
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lowcurve.commands import options
 from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
@@ -33,18 +34,16 @@ def train(
         str | None,
         typer.Option("--from", help="Fine-tune this run or package:factory instead of a new network."),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder in which the run's folder is made.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets are; default $LOWCURVE_DATA.")] = None,
+    output: options.Output = None,
+    data_dir: options.DataDir = None,
     resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
     trust: Trust = None,
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
-    from lowcurve.errors import unknown_name
     from lowcurve.training.config import read_config
     from lowcurve.training.loop import train as run_training
 
-    if resume not in ("auto", "never"):
-        raise unknown_name("value of --resume", resume, ("auto", "never"))
+    options.choice(("auto", "never"), resume, "--resume")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
     logging.getLogger("lowcurve").setLevel(logging.INFO)
     paths = {"output": output, "data.dir": data_dir, "model.from": source}

@@ -80,11 +80,10 @@ def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
     >>> load_dataset("digits").input_size
     (1, 8, 8)
     """
+    check_name(name)
     kind, _, path = name.partition(":")
     if path and kind in PATHS:
         return PATHS[kind](path)
-    if name not in DATASETS:
-        raise unknown_name("data set", name, [*DATASETS, *(f"{kind}:PATH" for kind in PATHS)])
     source = DATASETS[name]
     if source.read:
         return _named(name, *source.read())
@@ -92,6 +91,13 @@ def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
     train, test = found.read()
     with reading(found.files[0].parent, f"replace the files of {name} (lowcurve data fetch {name})"):
         return _named(name, train, test)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is neither a row of DATASETS nor a kind of PATHS, a colon and a path."""
+    kind, _, path = name.partition(":")
+    if name not in DATASETS and not (path and kind in PATHS):
+        raise unknown_name("data set", name, [*DATASETS, *(f"{kind}:PATH" for kind in PATHS)])
 
 
 def _named(name: str, train: Split, test: Split) -> Dataset:

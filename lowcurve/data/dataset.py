@@ -56,12 +56,11 @@ class Split:
             indices = torch.arange(len(self))[indices]  # so that a batch is never a view of the split
         return to_unit(self.images.index_select(0, indices)), self.labels.index_select(0, indices)
 
-    def subset(self, count: int | None, seed: int = 0) -> "Split":
-        """Return `count` samples drawn by `seed`, each class with its share; None or too many keeps all."""
-        if count is None or count >= len(self):
+    def subset(self, count: int | float | None, seed: int = 0) -> "Split":
+        """Return `count` samples (a float: that share) drawn by `seed`, each class with its share; None keeps all."""
+        count = how_many(count, len(self))
+        if count == len(self):
             return self
-        if count < 1:
-            raise UserError(f"a subset has at least 1 sample, got {count}; leave the limit out to use all samples")
         chosen = stratified(self.labels, count, seed)
         return Split(self.images[chosen], self.labels[chosen])
 
@@ -107,6 +106,21 @@ class Dataset:
         if len(smaller.train) == len(self.train) and len(smaller.test) == len(self.test):
             return self
         return replace(smaller, title=subset_title(self.title, len(smaller.train), len(smaller.test)))
+
+
+def how_many(count: int | float | None, total: int) -> int:
+    """Return how many of `total` samples are meant by a number, a share (a float up to 1) or None, which is all.
+
+    >>> how_many(5, 100), how_many(0.25, 100), how_many(500, 100), how_many(None, 100)
+    (5, 25, 100, 100)
+    """
+    if isinstance(count, float):
+        if not 0 < count <= 1:
+            raise UserError(f"expected a share of the samples in (0, 1] or a whole number of them, got {count}")
+        count = max(1, round(count * total))
+    if count is not None and count < 1:
+        raise UserError(f"expected at least 1 sample, got {count}; leave the number out to use all samples")
+    return total if count is None else min(count, total)
 
 
 def to_unit(images: Tensor) -> Tensor:

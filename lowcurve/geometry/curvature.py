@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lowcurve.errors import UserError, unknown_name
+from lowcurve import checks
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels
 from lowcurve.geometry.hvp import Hessian, chunks
 from lowcurve.geometry.kinks import kinks, smooth_stand_in, warn_of_kinks
@@ -56,10 +56,11 @@ def curvature(
     >>> bool(torch.allclose(geometry.curvature, 3 * linear.weight[0].norm()))
     True
     """
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    if max_iterations < 1 or not tol > 0:
-        raise UserError(f"expected max_iterations ≥ 1 and tol > 0, got {max_iterations} and {tol}")
+    checks.usable(model)
+    checks.choice(METHODS, method=method)
+    checks.number(above=0, tol=tol)
+    checks.whole(1, max_iterations=max_iterations, memory=memory)
+    checks.whole(seed=seed)
     x = checked_inputs(x)
     if len(x) == 0:
         empty = x.new_empty(0)

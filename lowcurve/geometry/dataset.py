@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks.storage import fingerprint
-from lowcurve.data.dataset import Split, stratified
-from lowcurve.errors import UserError, unknown_name
+from lowcurve.data.dataset import Split, how_many, stratified
+from lowcurve.errors import unknown_name
 from lowcurve.files import atomically, make_folder
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import FUNCTIONS, checked_inputs
@@ -162,14 +162,9 @@ def _predict(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 def _choose(split: Split, count: int | float | None, seed: int) -> Tensor:
     """Return sorted indices of the samples to measure."""
-    if isinstance(count, float):
-        if not 0 < count <= 1:
-            raise UserError(f"expected a share of the samples in (0, 1] or a whole number of them, got {count}")
-        count = max(1, round(count * len(split)))
-    if count is None or count >= len(split):
+    count = how_many(count, len(split))
+    if count == len(split):
         return torch.arange(len(split))
-    if count < 1:
-        raise UserError(f"expected at least 1 sample, got {count}; leave the count out to measure all")
     return stratified(split.labels, count, seed)
 
 

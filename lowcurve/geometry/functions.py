@@ -1,6 +1,7 @@
 """Which scalar function of a model is measured: loss, margin, one logit, or a function of the caller's."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lowcurve import checks
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
@@ -35,9 +37,9 @@ def scalar_function(of: Of) -> ScalarFunction:
         return of
     if isinstance(of, int) and not isinstance(of, bool):
         return lambda outputs, y: logits_of(outputs)[:, of]
-    if of in FUNCTIONS:
+    if isinstance(of, str) and of in FUNCTIONS:
         return lambda outputs, y: FUNCTIONS[of](logits_of(outputs), y)
-    raise unknown_name("function to measure", of, [*FUNCTIONS, "an int (a logit)", "a callable"])
+    raise unknown_name("function to measure", checks.shown(of), [*FUNCTIONS, "an int (a logit)", "a callable"])
 
 
 def local_model(of: Of) -> Callable[[Any, Tensor], tuple[Tensor, Tensor]]:
@@ -71,11 +73,7 @@ def evaluate(model: nn.Module, x: Tensor) -> Any:
 
 def checked_inputs(x: Tensor) -> Tensor:
     """Return `x` if it can be differentiated with respect to, else say what to do."""
-    if not isinstance(x, Tensor) or x.ndim < 2:
-        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise UserError(f"expected a batch of inputs, (N, ...), got {shape}; add a batch dimension: x[None]")
-    if not x.is_floating_point():
-        raise UserError(f"expected inputs of floats in [0, 1], got {x.dtype}; convert them: x.float() / 255")
+    checks.samples(x)
     if x.ndim == 4 and x.numel() and x.amin() >= 0 and x.amax() > 2 and bool((x == x.round()).all()):
         raise UserError(
             f"expected images in [0, 1], got whole numbers up to {x.max():g}; divide them by the largest level: x / 255"
@@ -89,11 +87,11 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
     The model runs once on one sample (or on all, where it has to predict) to learn the number of classes.
     """
     refuse_batch_statistics(model)
-    try:
-        with torch.no_grad():
-            outputs = evaluate(model, x if y is None else x[:1])
-    except RuntimeError as error:
-        raise UserError(f"the model does not take inputs of shape {tuple(x.shape)}, {x.dtype}: {error}") from error
+    scalar_function(of)
+    if y is not None:
+        checks.labels(y, x)
+    with torch.no_grad():
+        outputs = checks.run(model, x if y is None else x[:1], partial(evaluate, model))
     if callable(of):
         return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device, copy=True)
     logits = logits_of(outputs)
@@ -102,13 +100,12 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
             f"expected logits of shape (N, C), got {tuple(logits.shape)}; pass of=a function of the outputs that "
             "returns (N,)"
         )
+    checks.logits(logits, len(x) if y is None else 1)
     classes = logits.shape[1]
     if isinstance(of, int) and not 0 <= of < classes:
         raise UserError(f"expected a logit in 0..{classes - 1}, got of={of}")
     if y is None:
         return logits.argmax(dim=1)
-    if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
-        raise UserError(f"expected {len(x)} integer labels, shape ({len(x)},), got {tuple(y.shape)} of {y.dtype}")
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
         raise UserError(
             f"expected labels in 0..{classes - 1}, got {int(y.min())}..{int(y.max())}; count classes from 0"

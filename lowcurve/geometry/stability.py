@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lowcurve.errors import UserError, unknown_name
+from lowcurve import checks
+from lowcurve.errors import UserError
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, evaluate, scalar_function
 from lowcurve.geometry.hvp import Hessian, chunks, gradients
@@ -185,10 +186,10 @@ def _measure(
     memory: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return radii (R, 1), the quantity (R, S, N), the curvature at x (N,) and δ (N,)."""
-    if direction not in DIRECTIONS:
-        raise unknown_name("direction", direction, DIRECTIONS)
-    if samples < 1 or steps < 1 or not len(radii) or min(radii) <= 0:
-        raise UserError(f"expected samples ≥ 1, steps ≥ 1 and radii > 0, got {samples}, {steps}, {list(radii)}")
+    checks.choice(DIRECTIONS, direction=direction)
+    checks.whole(1, samples=samples, steps=steps)
+    checks.numbers(above=0, radii=radii)
+    checks.numbers(least=0, delta=[0.0] if delta is None else checks.one_or_more(delta))
     x = checked_inputs(x)
     if not len(x):
         raise UserError("expected at least one sample, got an empty batch")

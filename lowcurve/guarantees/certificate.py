@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
 from lowcurve.guarantees.expansion import Expansion, curvature, expand
@@ -24,7 +25,7 @@ from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.observe import observing
-from lowcurve.outputs import returning_logits
+from lowcurve.outputs import logits_of, returning_logits
 from lowcurve.progress import track
 from lowcurve.types import Certificate
 
@@ -42,8 +43,12 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     >>> round(float(certify(model, torch.tensor([[1.0, 0.0]]), torch.tensor([0])).radius), 3)
     0.707
     """
-    if len(x) != len(y) or y.ndim != 1 or not len(y):
-        raise UserError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
+    checks.usable(model)
+    checks.samples(x)
+    checks.labels(y, x)
+    checks.flag(local=local)
+    _check_logits(model, x)
+    y = y.long().clone()
     arithmetic(model, x)  # refuse before the long work
     model = returning_logits(model, x[:1].clone())
     return certify_steps(network(model, tuple(x.shape[1:])), model, x, y, local=local)
@@ -69,6 +74,15 @@ def certify_steps(net: Network, model: nn.Module, x: Tensor, y: Tensor, *, local
         method="second order in the ball" if local else "second order and Lipschitz",
         details=joined,
     )
+
+
+def _check_logits(model: nn.Module, x: Tensor) -> None:
+    """Run the model once on two samples: what fails there would fail later, with less to say."""
+    if not len(x):
+        raise UserError("expected at least one sample, got an empty batch")
+    with observing(model), torch.no_grad():
+        outputs = checks.run(model, x[:2])
+    checks.logits(logits_of(outputs), len(x[:2]))
 
 
 def pair_lipschitz(net: Network, reaches: list[Reach], y: Tensor) -> Tensor:

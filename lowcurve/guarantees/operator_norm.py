@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.guarantees.calculus import Gains
 from lowcurve.layers.linear_map import LinearMap, largest_singular
@@ -37,6 +38,7 @@ def operator_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
     >>> round(operator_norm(layer).value, 6)
     4.0
     """
+    checks.usable(module, "module")
     linear_map = LinearMap.of(module, input_size)
     weight = effective_weight(module)
     start = torch.randn(1, *linear_map.input_shape, generator=generator(0), dtype=torch.float64)
@@ -50,6 +52,7 @@ def operator_norm_bound(module: nn.Module, input_size: tuple[int, ...] | int | N
     >>> operator_norm_bound(nn.Conv2d(1, 1, 1), 4).method
     'eigenvalues of the dense matrix'
     """
+    checks.usable(module, "module")
     linear_map = LinearMap.of(module, input_size)
     return spectral_bound(linear_map, effective_weight(module))
 

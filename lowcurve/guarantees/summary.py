@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block
 from lowcurve.guarantees.graph import network
@@ -85,6 +86,8 @@ def bounds(model: nn.Module, input_size: tuple[int, ...]) -> Bounds:
     >>> round(float(found.margin_lipschitz[0, 1]), 1), round(float(found.margin_hessian[0, 1]), 1)
     (6.0, 18.0)
     """
+    checks.usable(model)
+    checks.size(input_size=input_size)
     like = next(model.parameters(), torch.zeros(()))
     return bounds_of(network(returning_logits(model, like.new_zeros(1, *input_size)), input_size), model)
 

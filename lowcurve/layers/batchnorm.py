@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.layers.engine import bounded_exp
 from lowcurve.layers.traits import Learned, learned
 
@@ -40,8 +41,10 @@ class _LipschitzBatchNorm(nn.Module):
         affine: bool = False,
     ) -> None:
         super().__init__()
-        if not init_gamma > 0 or math.isinf(init_gamma):
-            raise ValueError(f"init_gamma must be a positive number, got {init_gamma}")
+        checks.whole(1, 2**31 - 1, num_features=num_features)
+        checks.number(above=0, init_gamma=init_gamma, eps=eps)
+        checks.number(least=0, momentum=0.1 if momentum is None else momentum)
+        checks.flag(affine=affine)
         self.norm: nn.BatchNorm1d | nn.BatchNorm2d = self._norm(num_features, eps, momentum, affine=affine)
         self.log_gamma = nn.Parameter(torch.tensor(math.log(init_gamma)))
 

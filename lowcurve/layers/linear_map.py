@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import grad
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -43,7 +44,10 @@ class LinearMap:
         >>> LinearMap.of(nn.Conv2d(3, 8, 3, stride=2, padding=1), (32, 32)).output_shape
         (8, 16, 16)
         """
+        if input_size is not None and not (isinstance(input_size, tuple) and not input_size):
+            checks.size(input_size=input_size if isinstance(input_size, tuple | list) else (input_size,))
         if isinstance(module, nn.Linear):
+            checks.whole(1, in_features=module.in_features, out_features=module.out_features)
             return cls((module.in_features,), (module.out_features,))
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             raise UserError(f"expected a Linear or Conv layer, got {type(module).__name__}")

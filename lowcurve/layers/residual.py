@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
+from lowcurve.errors import UserError
 from lowcurve.layers.traits import smooth
 
 
@@ -18,6 +20,7 @@ class AveragedResidual(nn.Module):
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
+        checks.modules(body=body, shortcut=nn.Identity() if shortcut is None else shortcut)
         self.body = body
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
@@ -34,10 +37,13 @@ class Normalize(nn.Module):
 
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.atleast_1d(torch.as_tensor(mean, dtype=torch.float32)))
-        self.register_buffer("std", torch.atleast_1d(torch.as_tensor(std, dtype=torch.float32)))
-        if not bool((self.std > 0).all()):
-            raise ValueError(f"std must be positive, got {self.std.tolist()}")
+        means, stds = checks.one_or_more(mean), checks.one_or_more(std)
+        checks.numbers(mean=means)
+        checks.numbers(above=0, std=stds)
+        if len(means) != len(stds) and 1 not in (len(means), len(stds)):
+            raise UserError(f"expected as many means as standard deviations, got {len(means)} and {len(stds)}")
+        self.register_buffer("mean", torch.as_tensor(means, dtype=torch.float32))
+        self.register_buffer("std", torch.as_tensor(stds, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each channel."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.layers import _loops
 from lowcurve.layers.engine import LARGEST_EXPONENT, bounded_exp, needed
 from lowcurve.layers.traits import (
@@ -43,8 +44,7 @@ class CenteredSoftplus(nn.Module):
 
     def __init__(self, init_beta: float = 5.0) -> None:
         super().__init__()
-        if not init_beta > 0 or math.isinf(init_beta):
-            raise ValueError(f"init_beta must be a positive number, got {init_beta}")
+        checks.number(above=0, init_beta=init_beta)
         self.log_beta = nn.Parameter(torch.tensor(math.log(init_beta)))
 
     @property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.layers import _loops
 from lowcurve.layers.linear_map import LinearMap, largest_singular
@@ -21,6 +22,7 @@ from lowcurve.layers.softplus import is_transformed
 from lowcurve.layers.traits import smooth
 
 _FIRST_ITERATIONS = 15
+_SCALES = 1e-15, 1e15  # sums of squares of such weights, and their inverses, are float32 numbers
 
 
 class SpectralNorm(nn.Module):
@@ -136,15 +138,33 @@ def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
     >>> round(float(nn.functional.conv2d(x, layer.weight, padding=1).norm()), 4)
     1.0
     """
-    if iterations < 1:
-        raise UserError(f"iterations must be at least 1, got {iterations}")
+    checks.whole(1, iterations=iterations)
+    checks.usable(module, "module")
     if spectral_of(module) is not None:
         raise UserError(f"{type(module).__name__} is spectrally normalized already")
+    _check_weight(module)
     parametrization = SpectralNorm(module, input_size, iterations)
     parametrization.train(module.training)
     parametrize.register_parametrization(module, "weight", parametrization)
     module.register_forward_pre_hook(_advance)
     return module
+
+
+def _check_weight(module: nn.Module) -> None:
+    """Refuse a weight that a hook computes, and one whose norm no float32 can hold."""
+    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise UserError(f"expected a Linear or Conv layer, got {type(module).__name__}")
+    if "weight" not in module._parameters and not parametrize.is_parametrized(module, "weight"):
+        raise UserError(
+            f"the weight of {type(module).__name__} is computed by a hook, as legacy torch.nn.utils.weight_norm and "
+            "spectral_norm do; remove it first (remove_weight_norm, remove_spectral_norm)"
+        )
+    largest = float(module.weight.detach().abs().amax()) if module.weight.numel() else 0.0
+    if largest and not _SCALES[0] < largest < _SCALES[1]:
+        raise UserError(
+            f"expected weights between {_SCALES[0]:g} and {_SCALES[1]:g}, or zero, got {largest:g} as the largest: "
+            "its square is out of range; scale the weight first"
+        )
 
 
 def spectral_of(module: nn.Module) -> SpectralNorm | None:

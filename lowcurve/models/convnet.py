@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from lowcurve.layers.residual import AveragedResidual, Normalize
-from lowcurve.models.shape import ImageSize, height_width
+from lowcurve.models.shape import ImageSize, checked, height_width
 
 
+@checked
 def convnet(
     num_classes: int = 10,
     in_channels: int = 3,

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from torch import nn
 
-from lowcurve.models.shape import ImageSize, height_width
+from lowcurve.models.shape import ImageSize, checked, height_width
 
 HIDDEN_LAYERS = 3
 
 
+@checked
 def mlp(
     num_classes: int = 10,
     in_channels: int = 3,

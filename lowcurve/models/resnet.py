@@ -5,9 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lowcurve.errors import unknown_name
 from lowcurve.layers.fused import Chain, activate
-from lowcurve.models.shape import ImageSize
+from lowcurve.models.shape import ImageSize, checked
 
 # Factors (before, after) of a block: out = after · (F(before · x) + S(before · x)).
 RESIDUALS = {"mean": (0.5**0.5, 0.5), "sum": (1.0, 1.0)}
@@ -63,8 +62,6 @@ def resnet(
     activation: Callable[[], nn.Module],
 ) -> nn.Sequential:
     """Build four stages of `depths` blocks; each but the first halves the image and doubles the width."""
-    if residual not in RESIDUALS:
-        raise unknown_name("residual", residual, RESIDUALS)
     layers: list[nn.Module] = [
         nn.Conv2d(in_channels, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),
@@ -79,6 +76,7 @@ def resnet(
     return Chain(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
 
 
+@checked
 def resnet18(
     num_classes: int = 10,
     in_channels: int = 3,
@@ -95,6 +93,7 @@ def resnet18(
     return resnet((2, 2, 2, 2), num_classes, in_channels, width, residual, activation)
 
 
+@checked
 def resnet34(
     num_classes: int = 10,
     in_channels: int = 3,

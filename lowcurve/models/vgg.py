@@ -5,12 +5,13 @@ from collections.abc import Callable
 from torch import nn
 
 from lowcurve.layers.fused import Chain
-from lowcurve.models.shape import ImageSize
+from lowcurve.models.shape import ImageSize, checked
 
 # Multiples of the width; each stage has two convolutions and ends in a 2×2 max-pooling.
 STAGES = (1, 2, 4, 8, 8)
 
 
+@checked
 def vgg11(
     num_classes: int = 10,
     in_channels: int = 3,

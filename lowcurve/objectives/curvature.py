@@ -4,6 +4,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.layers.traits import learned_logs
 from lowcurve.objectives.term import Term
 
@@ -22,6 +23,8 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
     >>> round(float(curvature_penalty(model, beta=0.1)), 6)
     0.8
     """
+    checks.modules(model=model)
+    checks.number(least=0, beta=beta, gamma=gamma)
     penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
     if logs := tuple(learned_logs(model, "beta").values()):
         penalty = penalty + beta * _joined(logs).exp().sum()

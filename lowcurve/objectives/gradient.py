@@ -9,6 +9,7 @@ import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
@@ -30,7 +31,10 @@ def input_gradient(losses: Tensor, x: Tensor, create_graph: bool = True) -> Tens
             f"got losses {tuple(losses.shape)}, x {tuple(x.shape)} with requires_grad={x.requires_grad}; "
             "call x.requires_grad_() first and use reduction='none'"
         )
-    (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=create_graph)
+    try:
+        (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=create_graph)
+    except RuntimeError as error:
+        raise UserError(f"cannot differentiate the losses in x: {error}; pass the x of their forward") from error
     return gradient
 
 
@@ -54,6 +58,8 @@ def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True) -> Te
     >>> float(gradient_penalty((x**2).sum(1) / 2, x).detach())
     25.0
     """
+    checks.tensor(losses=losses, x=x)
+    checks.flag(create_graph=create_graph)
     return mean_square(input_gradient(losses, x, create_graph))
 
 

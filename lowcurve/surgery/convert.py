@@ -5,14 +5,14 @@ and convolution layers get unit operator norm at the input size of the example. 
 becomes is in `rules`; `docs/conversion.md` explains it.
 """
 
-import copy
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
@@ -84,7 +84,10 @@ def convert(
     '2 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 0 left'
     """
     refuse_wrapped(model)
-    before, model = model, copy.deepcopy(model)
+    checks.usable(model)
+    checks.flag(activation=activation, batchnorm=batchnorm, spectral=spectral)
+    checks.number(above=0, init_beta=init_beta, init_gamma=init_gamma)
+    before, model = model, checks.copied(model)
     run = probe(model, example_input)
     untouched = {**_attention(model, run), **_skipped(model, skip)}
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
@@ -116,6 +119,9 @@ def _skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
     """Return the modules of these names, and what is inside them."""
     if isinstance(skip, str):
         raise UserError(f"skip takes several names, got the text {skip!r}; pass ({skip!r},)")
+    skip = list(skip) if isinstance(skip, Iterable) else [skip]
+    if not all(isinstance(name, str) for name in skip):
+        raise UserError(f"expected skip as names of modules, such as ('fc',), got {checks.shown(skip)}")
     named = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     chosen = {name: named.get(name) for name in skip}
     parts = {part for module in chosen.values() if module is not None for part in module.modules()}

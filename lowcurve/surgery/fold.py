@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from lowcurve import checks
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.fused import Chain
 from lowcurve.layers.residual import Normalize
@@ -33,7 +34,8 @@ def fold(model: nn.Module) -> nn.Module:
     >>> plain(torch.tensor([0.0, 100.0])).tolist()
     [0.0, 99.30685424804688]
     """
-    return _plain(copy.deepcopy(model).eval(), {})
+    checks.modules(model=model)
+    return _plain(checks.copied(model).eval(), {})
 
 
 def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:

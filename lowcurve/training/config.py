@@ -232,6 +232,10 @@ def _read(path: Path | str) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML: {error}") from None
+    except (RecursionError, ValueError) as error:  # a null character in a path is a ValueError
+        raise UserError(
+            f"cannot read the recipe {str(path)[:200]!r}: {error}; it has sections of plain values"
+        ) from None
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:
@@ -240,7 +244,7 @@ def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> C
         return Config.model_validate(tree)
     except ValidationError as error:
         lines = [_explain(dict(problem)) for problem in error.errors()]
-        raise UserError(f"{where} has {len(lines)} mistake(s):\n  " + "\n  ".join(lines)) from None
+        raise UserError(f"{where} has {len(lines)} mistake(s): " + "; ".join(lines)) from None
     except RecursionError:
         raise UserError(f"{where} is nested too deeply; a recipe has sections of plain values") from None
 
@@ -277,7 +281,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise UserError(f"an override is section.key=value, got {override!r}; for example train.epochs=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text
     for section in sections:
         tree = tree.setdefault(section, {})

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import cached
 
+from lowcurve import checks
 from lowcurve.data import Dataset, Split, load_dataset
 from lowcurve.data.loader import Batches, batches
 from lowcurve.errors import UserError
-from lowcurve.factory import Factory
+from lowcurve.factory import Factory, check_factory
 from lowcurve.files import write_json
 from lowcurve.methods import columns
 from lowcurve.progress import bars
@@ -53,6 +54,10 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
     machine, number of threads and processes. A finished run is returned as it is. `config` may name a function of
     yours for the network (`model.from`); one that the files of another run name is not run: pass it as `factory`.
     """
+    if not isinstance(config, Config):
+        raise UserError(f"expected a Config, got {checks.shown(config)}; read_config makes one of a recipe")
+    checks.choice(get_args(Resume), resume=resume)
+    check_factory(factory)
     with processes(config.train.device) as world, claim(config, resume, world, factory) as run:
         if run.finished:
             return run

@@ -1,12 +1,11 @@
 """How does a step move the weights? SGD with momentum, decay where it belongs, the paper's schedule."""
 
-import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from lowcurve.errors import UserError
+from lowcurve import checks
 from lowcurve.layers.traits import learned_parameters
 from lowcurve.training.config import TrainConfig
 
@@ -24,10 +23,8 @@ def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[
     [1, 3]
     >>> optimizer = torch.optim.AdamW(parameter_groups(net, weight_decay=1e-2), lr=1e-3)
     """
-    if not isinstance(model, nn.Module):
-        raise UserError(f"parameter_groups takes an nn.Module, got {type(model).__name__}; pass the model itself")
-    if not 0 <= weight_decay < math.inf:
-        raise UserError(f"weight_decay is a number from 0, got {weight_decay}; 5e-4 is the paper's")
+    checks.modules(model=model)
+    checks.number(least=0, weight_decay=weight_decay)
     kept = learned_parameters(model)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

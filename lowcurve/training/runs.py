@@ -18,10 +18,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 import lowcurve
+from lowcurve import checks
 from lowcurve.data import Dataset
 from lowcurve.environment import git_revision, processor
 from lowcurve.errors import UserError
-from lowcurve.factory import Factory
+from lowcurve.factory import Factory, check_factory
 from lowcurve.files import read_bytes, write_atomic
 from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
@@ -80,6 +81,9 @@ def load(run: Run | Path | str, model: nn.Module | None = None, factory: Factory
     Files of a run may name a function that made its network. That name is not imported: pass the network as `model`
     (before its surgery, or after it: then it is filled and returned), or the function or its name as `factory`.
     """
+    if not isinstance(run, Run):
+        checks.path(run=run)
+    check_factory(factory)
     run = run if isinstance(run, Run) else Run(Path(run))
     if (run.folder / RECORD).is_file():
         return load_saved(run.folder, model, factory)

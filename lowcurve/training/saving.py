@@ -15,6 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, fx, nn
 
 import lowcurve
+from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, load_factory
 from lowcurve.files import lock, make_folder, read_bytes, write_atomic, write_json
@@ -32,8 +33,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
 
     `model.json` names the weights by their SHA-256, and is replaced last: a folder holds the old model or the new one.
     """
-    if not isinstance(model, nn.Module):
-        raise UserError(f"expected an nn.Module to save, got {type(model).__name__}")
+    checks.usable(model)
+    checks.path(path=path)
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     data = save_tensors(weights)
     digest = hashlib.sha256(data).hexdigest()

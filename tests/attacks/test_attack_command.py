@@ -77,10 +77,10 @@ def test_again_changes_nothing_and_no_folder_writes_nothing(run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--radii", "0.1;0.2"], "expected --radii as a number"),
-        (["--norm", "two"], "expected --norm as a number"),
-        (["--norm", "1"], "norm 2 or math.inf"),
-        (["--steps", "pgd"], "expected --steps NAME=STEPS"),
+        (["--radii", "0.1;0.2"], "expected --radii as numbers"),
+        (["--norm", "two"], "expected --norm as 2 or inf"),
+        (["--norm", "1"], "expected --norm as 2 or inf"),
+        (["--steps", "pgd"], "expected --steps such as"),
         (["--attacks", "pdg"], "did you mean 'pgd'"),
         (["--saliency", "2", "--explanation", "gradcam"], "unknown explanation"),
     ],

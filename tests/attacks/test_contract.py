@@ -204,18 +204,18 @@ def test_ball_and_box_are_never_left(
     ("change", "message"),
     [
         ({"name": "pdg"}, "did you mean 'pgd'"),
-        ({"x": torch.zeros(3, 2, dtype=torch.uint8)}, "divide 8-bit images by 255"),
+        ({"x": torch.zeros(3, 2, dtype=torch.uint8)}, r"convert it: x.float\(\) / 255"),
         ({"x": torch.tensor([[2.0, 0.0]] * 3)}, r"expected inputs in \[0, 1\], got 0 to 2"),
         ({"x": torch.tensor([[torch.nan, 0.0]] * 3)}, r"expected inputs in \[0, 1\]"),
         ({"y": torch.zeros(2, dtype=torch.int64)}, "one int64 label per sample"),
         ({"y": torch.tensor([0, 1, 7])}, "labels from 0 to 1"),
-        ({"eps": -0.1}, "eps ≥ 0"),
+        ({"eps": -0.1}, "eps as a finite number from 0"),
         ({"eps": torch.ones(2)}, "one eps or 3"),
         ({"norm": 1}, "norm 2 or math.inf"),
-        ({"steps": 0}, "at least 1"),
+        ({"steps": 0}, "steps as a whole number from 1"),
         ({"name": "fgsm", "steps": 2, "y": None}, "one step of fgsm, got 2; for more use pgd"),
         ({"model": nn.Linear(2, 1)}, "two or more classes"),
-        ({"model": nn.Linear(2, 2).requires_grad_(False), "nan": True}, "finite logits"),
+        ({"model": nn.Linear(2, 2).requires_grad_(False), "nan": True}, "finite weights"),
     ],
 )
 def test_mistakes_are_explained(change: dict, message: str) -> None:

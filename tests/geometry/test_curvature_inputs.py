@@ -105,11 +105,11 @@ MISTAKES = {
     "float labels": (lambda x, y: (x, y.float(), {}), "integer labels"),
     "one-hot labels": (lambda x, y: (x, torch.eye(3)[y], {}), "integer labels"),
     "no batch": (lambda x, y: (x[0, 0, 0], y, {}), r"x\[None\]"),
-    "wrong shape": (lambda x, y: (x.repeat(1, 2, 1, 1), y, {}), r"inputs of shape \(3, 2, 4, 4\)"),
+    "wrong shape": (lambda x, y: (x.repeat(1, 2, 1, 1), y, {}), r"inputs of shape \(1, 2, 4, 4\)"),
     "unknown function": (lambda x, y: (x, y, {"of": "losss"}), "did you mean 'loss'"),
     "unknown method": (lambda x, y: (x, y, {"method": "lancos"}), "did you mean 'lanczos'"),
     "logit too large": (lambda x, y: (x, y, {"of": 3}), r"logit in 0\.\.2"),
-    "tolerance": (lambda x, y: (x, y, {"tol": 0}), "tol > 0"),
+    "tolerance": (lambda x, y: (x, y, {"tol": 0}), "tol as a positive number"),
     "one value for all": (lambda x, y: (x, y, {"of": lambda z, _: z.sum()}), r"one value per sample, \(1,\)"),
     "detached": (lambda x, y: (x, y, {"of": lambda z, _: z.detach()[:, 0]}), "detach"),
 }

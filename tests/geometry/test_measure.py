@@ -140,7 +140,7 @@ def test_the_command_prints_and_writes(factory: str, tmp_path: Path) -> None:
 
 
 def test_the_command_names_mistakes(factory: str) -> None:
-    for extra, message in ((["--samples", "many"], "a share such as 0.1"), (["--samples", "2.0"], r"\(0, 1\]")):
+    for extra, message in ((["--samples", "many"], "a share such as 0.1"), (["--samples", "2.0"], "got '2.0'")):
         result = CliRunner().invoke(app, ["measure", factory, "--data", "digits", *extra])
         assert isinstance(result.exception, UserError)
         with pytest.raises(UserError, match=message):

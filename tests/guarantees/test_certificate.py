@@ -202,7 +202,7 @@ def test_what_the_trace_does_not_see_is_refused():
     model.register_forward_hook(lambda module, inputs, output: output + 1.0)
     with pytest.raises(UserError, match="has a forward hook"):
         lc.certify(model, torch.rand(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(UserError, match="one label per input"):
+    with pytest.raises(UserError, match="expected 2 integer labels"):
         lc.certify(model, torch.rand(2, 3), torch.tensor([0]))
     with pytest.raises(UserError, match="labels from 0 to 2"):
         lc.certify(nn.Linear(3, 3), torch.rand(1, 3), torch.tensor([7]))

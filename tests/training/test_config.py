@@ -63,7 +63,7 @@ def test_mistakes_are_named(tree: object, expected: str) -> None:
 
 def test_all_mistakes_are_told_at_once() -> None:
     message = refused({"train": {"epochs": 0, "lr": -1}, "model": {"width": 0}})
-    assert "3 mistake(s)" in message and len(message.splitlines()) == 4
+    assert "3 mistake(s)" in message and message.count(";") == 2
 
 
 def test_overrides_replace_values_of_the_recipe(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class TestParameterGroups:
         torch.optim.AdamW(lc.parameter_groups(net))
 
     def test_what_it_cannot_take_is_refused(self) -> None:
-        with pytest.raises(UserError, match="takes an nn"):
+        with pytest.raises(UserError, match="expected model as an nn"):
             lc.parameter_groups([nn.Linear(2, 2)])
         for decay in (-1.0, float("nan"), float("inf")):
             with pytest.raises(UserError, match="weight_decay"):
