@@ -58,7 +58,7 @@ def curvature(
     """
     checks.usable(model)
     checks.choice(METHODS, method=method)
-    checks.number(above=0, tol=tol)
+    checks.number(above=0, tol=tol, stand_in=1.0 if stand_in is None else stand_in)
     checks.whole(1, max_iterations=max_iterations, memory=memory)
     checks.whole(seed=seed)
     x = checked_inputs(x)
