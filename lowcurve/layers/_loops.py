@@ -22,7 +22,7 @@ _SIGNATURES = {
     "lowcurve_norm_softplus": "nnpppppffpfffpppp",
     "lowcurve_norm_softplus_gradient": "nnppppppfffpppppp",
     "lowcurve_norm_softplus_second": "nnppppppppppfffpppppp",
-    "lowcurve_power": "np",
+    "lowcurve_power": "nnfp",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
@@ -47,6 +47,7 @@ _LENGTHS = (
     "stride_w",
     "above",
     "before",
+    "settled",
 )
 
 
@@ -247,7 +248,7 @@ def norm_softplus_second(
 
 
 def unit(weight: Tensor, slope: Tensor) -> tuple[Tensor, float]:
-    """Return W / σ and σ = ⟨W, S⟩, at least the smallest normal number."""
+    """Return W / σ and σ = ⟨W, S⟩, or 1 where that is below the smallest normal number."""
     weight, slope = _alike(weight, slope)
     y = torch.empty_like(weight)
     return y, _call("lowcurve_unit", y.numel(), weight, slope, y, _partial(y))
@@ -262,9 +263,19 @@ def unit_gradient(grad: Tensor, y: Tensor, slope: Tensor, sigma: float) -> Tenso
 
 
 def power_iterations(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], iterations: int
-) -> list[Tensor]:
-    """Replace v by Wᵀu and u by W v, of unit length, `iterations` times for each layer; return each ∂⟨u, W v⟩/∂W."""
+    maps: list[LinearMap],
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    least: int,
+    most: int,
+    settled: float,
+) -> tuple[list[Tensor], list[bool]]:
+    """Replace v by Wᵀu and u by W v, of unit length, `least` to `most` times for each layer.
+
+    Return each ∂⟨u, W v⟩/∂W, and which layers have settled: those where ‖W v‖ exceeds ‖Wᵀu‖ by no more than a part
+    `settled`. Between both is half an iteration.
+    """
     weights = [weight.contiguous() for weight in weights]
     slopes = [torch.empty_like(weight) for weight in weights]
     layers = (_Layer * len(maps))(*map(_layer, maps, weights, left, right, slopes))
@@ -273,9 +284,9 @@ def power_iterations(
     scratch = weights[0].new_empty(sum(rooms)).split(rooms)
     for layer, own in zip(layers, scratch, strict=True):
         layer.scratch = own.data_ptr()
-    _LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), iterations, ctypes.addressof(layers))
+    _LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), least, most, settled, ctypes.addressof(layers))
     torch.autograd.graph.increment_version([*left, *right])
-    return slopes
+    return slopes, [bool(layer.settled) for layer in layers]
 
 
 def _layer(m: LinearMap, *tensors: Tensor) -> _Layer:

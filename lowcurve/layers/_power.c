@@ -19,6 +19,7 @@ typedef struct {
     float *left, *right, *slope; /* u: out x out_h x out_w; v: in x height x width; S: like weight */
     float *scratch;              /* see lowcurve_power_room */
     long in, out, height, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, above, before;
+    long settled; /* found: whether the iterations have */
 } Layer;
 
 typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
@@ -88,12 +89,14 @@ VECTORIZED static void scatter(const Layer *l, float *columns, long first, long 
     exchange(l, image, first, rows, columns, 0);
 }
 
-VECTORIZED static void make_unit(long n, float *x) {
+/* Divide x by its length, which is returned. */
+VECTORIZED static double make_unit(long n, float *x) {
     double squares = 0.0;
 #pragma omp simd reduction(+ : squares)
     for (long i = 0; i < n; i++) squares += (double)x[i] * x[i];
     float norm = (float)sqrt(squares), scale = 1.0f / (norm < FLT_MIN ? FLT_MIN : norm);
     for (long i = 0; i < n; i++) x[i] *= scale;
+    return sqrt(squares);
 }
 
 /* to = the transpose of from, rows x columns, in blocks that fit in the cache */
@@ -106,12 +109,14 @@ static void turn(long rows, long columns, const float *from, float *to) {
 /* Output rows whose columns are made at a time. */
 static inline long rows_together(const Layer *l) { return lesser(l->out_h, l->out_w < POSITIONS ? POSITIONS / l->out_w : 1); }
 
-/* v = W^T u and u = W v, of unit length, `iterations` times; then S = the gradient of <u, W v> in W. */
-static void iterate(const Layer *l, long iterations) {
+/* v = W^T u and u = W v, of unit length, at least `least` and at most `most` times, until the length of u exceeds that of v
+ * by no more than a part `settled`; then S = the gradient of <u, W v> in W. */
+static void iterate(Layer *l, long least, long most, double settled) {
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w;
     long together = rows_together(l);
     float *columns = l->scratch, *turned = columns + depth * together * l->out_w;
-    for (long t = 0; t < iterations; t++) {
+    double before = 0.0, after = 0.0;
+    for (long t = 0; t < least || (t < most && after - before > settled * after); t++) {
         memset(l->right, 0, l->in * l->height * l->width * sizeof(float));
         for (long first = 0; first < l->out_h; first += together) {
             long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
@@ -119,15 +124,16 @@ static void iterate(const Layer *l, long iterations) {
             add_product(depth, l->out, size, l->weight, 1, depth, l->left + first * l->out_w, positions, columns, size);
             scatter(l, columns, first, rows, l->right);
         }
-        make_unit(l->in * l->height * l->width, l->right);
+        before = make_unit(l->in * l->height * l->width, l->right);
         memset(l->left, 0, l->out * positions * sizeof(float));
         for (long first = 0; first < l->out_h; first += together) {
             long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
             gather(l, l->right, first, rows, columns);
             add_product(l->out, depth, size, l->weight, depth, 1, columns, size, l->left + first * l->out_w, positions);
         }
-        make_unit(l->out * positions, l->left);
+        after = make_unit(l->out * positions, l->left);
     }
+    l->settled = !(after - before > settled * after);
     /* S = u columns^T: one of the two sides is turned, so that the rows of the second factor are contiguous */
     memset(l->slope, 0, l->out * depth * sizeof(float));
     if (positions < l->out) {
@@ -156,7 +162,7 @@ long lowcurve_power_room(const Layer *l) {
     return made + (positions < l->out ? made : l->out * (positions + depth));
 }
 
-void lowcurve_power(long count, int threads, long iterations, const Layer *layers) {
+void lowcurve_power(long count, int threads, long least, long most, float settled, Layer *layers) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (long i = 0; i < count; i++) iterate(layers + i, iterations);
+    for (long i = 0; i < count; i++) iterate(layers + i, least, most, settled);
 }

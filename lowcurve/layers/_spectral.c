@@ -27,10 +27,10 @@ static double product(long n, int threads, const float *a, const float *b, float
     return sum;
 }
 
-/* y = w / sigma; returns sigma = <w, s>, or the smallest normal number if that is larger */
+/* y = w / sigma; returns sigma = <w, s>, or 1 where that is below the smallest normal number */
 double lowcurve_unit(long n, int threads, const float *w, const float *s, float *y, float *partial) {
     double found = product(n, threads, w, s, partial);
-    float sigma = found < FLT_MIN ? FLT_MIN : (float)found;
+    float sigma = found < FLT_MIN ? 1.0f : (float)found;
     float scale = 1.0f / sigma;
 #pragma omp parallel for num_threads(threads) schedule(static) if (n > BLOCK)
     for (long i = 0; i < n; i += BLOCK) scale_block(SIZE(i), w + i, scale, y + i);

@@ -22,7 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lowcurve import checks
-from lowcurve.layers.engine import bounded_exp
+from lowcurve.errors import UserError
+from lowcurve.layers.engine import bounded_exp, in_backward, snapshot
+from lowcurve.layers.softplus import is_transformed
 from lowcurve.layers.traits import Learned, learned
 
 
@@ -31,6 +33,7 @@ class _LipschitzBatchNorm(nn.Module):
 
     _norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
     prepared: tuple[Tensor, Tensor | None] | None = None  # `scaled()`, where `SharedScales` has computed it
+    last: tuple[Tensor, Tensor] | None = None  # 1/std and a sum of the input of the last forward in training
 
     def __init__(
         self,
@@ -65,10 +68,29 @@ class _LipschitzBatchNorm(nn.Module):
         """The batch norm's weight and bias times the factor, which is what it is computed with."""
         return _scaled(self.gamma, self._gains(), self.norm.weight, self.norm.bias)
 
+    def affine(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`scaled()` for a forward of x: a repetition inside a backward (checkpointing) scales as the forward did."""
+        if self.prepared is not None:
+            return self.prepared
+        if not self.training or is_transformed(x):
+            return self.scaled()
+        seen = x.detach()[:, 0].sum()
+        if not in_backward():
+            self.last = self._gains(), seen
+        elif self.last is None or not torch.equal(self.last[1], seen):
+            raise UserError(
+                f"expected a checkpointed {type(self).__name__} to repeat its last forward, got an earlier one, since "
+                "when its running variance has moved; call backward before the next forward"
+            )
+        return _scaled(self.gamma, self.last[0], self.norm.weight, self.norm.bias)
+
     def _gains(self) -> Tensor:
         """1/std of each channel, by the running variances."""
-        assert self.norm.running_var is not None
-        return (self.norm.running_var + self.norm.eps).rsqrt()
+        variance = self.norm.running_var
+        assert variance is not None
+        if self.training and torch.compiler.is_compiling():
+            variance = snapshot(variance)
+        return (variance + self.norm.eps).rsqrt()
 
     def _steepest(self) -> Tensor:
         return _steepest(self._gains(), self.norm.weight).squeeze()
@@ -79,7 +101,7 @@ class _LipschitzBatchNorm(nn.Module):
         if type(norm) is not self._norm:  # one whose batch statistics span processes
             return norm(x) * self.factor()
         norm._check_input_dim(x)
-        weight, bias = self.prepared or self.scaled()
+        weight, bias = self.affine(x)
         mean, variance, momentum = statistics(norm, self.training)
         if not self.training:  # PyTorch's CPU backward takes them, and weights, to be packed
             mean, variance = (None if t is None else t.contiguous() for t in (mean, variance))
@@ -155,10 +177,16 @@ class SharedScales:
 
 
 def statistics(norm: nn.BatchNorm1d | nn.BatchNorm2d, training: bool) -> tuple[Tensor | None, Tensor | None, float]:
-    """Return the running statistics that a forward uses or moves, and by how much; in training count the batch."""
+    """Return the running statistics that a forward uses or moves, and by how much; in training count the batch.
+
+    A forward inside a backward repeats an earlier one, which has moved them, and gets copies.
+    """
     momentum = norm.momentum
     if training and not norm.track_running_stats:
         return None, None, 0.0
+    if training and in_backward():
+        mean, variance = (None if t is None else t.clone() for t in (norm.running_mean, norm.running_var))
+        return mean, variance, 0.0
     if training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
         momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum

@@ -33,3 +33,20 @@ def separate(tensor: Tensor, create_graph: bool) -> Tensor:
 def bounded_exp(x: Tensor) -> Tensor:
     """Return eˣ, and e⁸⁸, near float32's largest number, for all beyond: an infinite one would have no derivative."""
     return x.clamp_max(LARGEST_EXPONENT).exp()
+
+
+def in_backward() -> bool:
+    """Whether this is a backward: a forward inside it is the repetition of one that was checkpointed."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+@torch.library.custom_op("lowcurve::snapshot", mutates_args=())
+def snapshot(x: Tensor) -> Tensor:
+    """Copy a buffer that a forward is about to change, for compilers, which may compute anything else twice.
+
+    A compiled backward otherwise reads the changed buffer where a forward's own operations are cheap to repeat.
+    """
+    return x.clone()
+
+
+snapshot.register_fake(torch.empty_like)

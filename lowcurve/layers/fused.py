@@ -118,7 +118,7 @@ def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor:
         log_beta, shift = torch.tensor(math.log(activation.beta)), math.log(2) / activation.beta
     else:
         return None
-    weight, bias = (norm.weight, norm.bias) if norm is inner else norm.prepared or norm.scaled()
+    weight, bias = (norm.weight, norm.bias) if norm is inner else norm.affine(x)
     moved = inner.running_mean, inner.running_var
     if any(t is not None and t.shape != x.shape[1:2] for t in (weight, bias, *moved)):
         return None  # for PyTorch to refuse

@@ -163,7 +163,12 @@ class SingularPair:
 
 @torch.no_grad()
 def largest_singular(
-    linear_map: LinearMap, weight: Tensor, start: Tensor, tolerance: float = 1e-6, max_iterations: int = 1000
+    linear_map: LinearMap,
+    weight: Tensor,
+    start: Tensor,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+    basis_size: int = 20,
 ) -> SingularPair:
     """Find σ₁(W) from below by restarted Lanczos on WᵀW with full reorthogonalisation.
 
@@ -171,8 +176,10 @@ def largest_singular(
     a unit vector v, so it never exceeds the truth by more than rounding.
     """
     shape = start.shape
+    scale = float(weight.abs().amax())
+    weight = weight / scale if scale > 0 else weight  # so that squares of the smallest and largest weights are numbers
     v = start.flatten() / start.norm()
-    size = min(20, v.numel())
+    size = min(basis_size, v.numel())
     iterations = 0
     while True:
         basis, images = [v], []
@@ -199,4 +206,4 @@ def largest_singular(
             return SingularPair(0.0, u, v.view(shape), 0.0, iterations)
         residual = float((linear_map.adjoint(weight, u).flatten() - sigma**2 * v).norm()) / sigma
         if residual <= tolerance * sigma or iterations >= max_iterations:
-            return SingularPair(sigma, u / sigma, v.view(shape), residual, iterations)
+            return SingularPair(scale * sigma, u / sigma, v.view(shape), scale * residual, iterations)

@@ -1,14 +1,17 @@
 """Spectral normalization: how is a Linear or convolution layer kept at operator norm 1 while it trains?
 
 The weight W is divided by σ = uᵀ W v, where u and v are the leading singular vectors of the *real* linear map at
-the true input size (Ryu et al. 2019), followed through training by one warm-started power iteration per step.
+the true input size (Ryu et al. 2019), followed through training by warm-started power iterations (`power.py`).
 As uᵀ W v is linear in W, it is ⟨W, S⟩ with S = ∂σ/∂W: the iteration computes S once, and no graph contains a
 convolution for σ.
+
+u and v are what training remembers. S is derived: in training from u and v, in eval mode from the weight itself, anew
+whenever that has changed, by an optimizer, a state dict, an average of models or whoever.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,41 +20,53 @@ from torch.nn.utils import parametrize
 from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.layers import _loops
-from lowcurve.layers.linear_map import LinearMap, largest_singular
+from lowcurve.layers.engine import in_backward, snapshot
+from lowcurve.layers.linear_map import LinearMap, SingularPair, largest_singular
+from lowcurve.layers.power import flattened, follow, follow_in_graph, grain
 from lowcurve.layers.softplus import is_transformed
 from lowcurve.layers.traits import smooth
 
-_FIRST_ITERATIONS = 15
-_SCALES = 1e-15, 1e15  # sums of squares of such weights, and their inverses, are float32 numbers
+_EVAL_TOLERANCE = 1e-4  # of the singular pair's residual
+_SCALES = 1e-36, 1e36  # within float32, with room for a norm that is larger or smaller than the largest weight
 
 
 class SpectralNorm(nn.Module):
     """The parametrization W ↦ W / σ(W), with σ = ⟨u, W v⟩ = ⟨W, S⟩ differentiable in W and u, v, S held constant.
 
-    Reading the weight never iterates and eval mode changes nothing: the host layer's forward iterates, once, and
-    only in training.
+    In training the host layer's forward follows the weight; reading it does not. In eval mode `eval()` itself or the
+    first reading after a change of the weight computes S to convergence; u and v stay, so that training does not
+    notice an evaluation. `mark` is a checksum of the weight that S was computed from, 0 where that was in training.
     """
 
     left: Tensor
     right: Tensor
     slope: Tensor
+    mark: Tensor
 
     def __init__(self, module: nn.Module, input_size: tuple[int, ...] | int | None, iterations: int) -> None:
         super().__init__()
         self.map = LinearMap.of(module, input_size)
         self.iterations = iterations
+        self.held = False
+        self.chain: tuple[nn.Module, ...] = ()  # the parametrizations that this one is part of, for its weight
+        self.checked: Any = None  # versions of weight and slope that were found to belong together
         weight: Tensor = module.weight.detach()  # type: ignore[operator]
-        right = torch.randn(1, *self.map.input_shape, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("right", _unit(right.to(weight)))
-        self.register_buffer("left", _unit(self.map.apply(weight, self.right)))
+        self.register_buffer("right", grain(weight.new_empty(1, *self.map.input_shape), 1.0).clone())
+        self.register_buffer("left", weight.new_zeros(1, *self.map.output_shape))
         self.register_buffer("slope", torch.zeros_like(weight), persistent=False)
+        self.register_buffer("mark", weight.new_zeros(2, dtype=torch.float64), persistent=False)
         self.register_load_state_dict_post_hook(SpectralNorm.renew_slope)
-        _iterate([(self, weight)], _FIRST_ITERATIONS)
+        if weight.device.type != "meta":
+            self.converge(weight, _EVAL_TOLERANCE)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight divided by its operator norm."""
+        if not self.training:
+            self.refresh(weight)
         slope = self.slope
-        if self.training and torch.is_grad_enabled() and weight.requires_grad:
+        if self.training and torch.compiler.is_compiling():
+            slope = snapshot(slope)
+        elif self.training and not self.held and torch.is_grad_enabled() and weight.requires_grad:
             slope = slope.clone()  # a later forward may advance the buffer before backward
         if is_transformed(weight):
             return weight / _sigma(weight, slope)
@@ -61,23 +76,67 @@ class SpectralNorm(nn.Module):
         """Assigning to `module.weight` sets the unnormalized weight."""
         return weight
 
+    def train(self, mode: bool = True) -> Self:
+        """Change the mode; on the way to eval mode look whether the weight has changed."""
+        super().train(mode)
+        self.checked = None
+        if not mode and self.chain:
+            self.refresh(self.given())
+        return self
+
+    def given(self) -> Tensor:
+        """The weight that this parametrization is applied to: the original one, or what others made of it."""
+        weight: Tensor = self.chain[0].original  # type: ignore[assignment]
+        for link in self.chain[0]:  # type: ignore[attr-defined]
+            if link is self:
+                break
+            weight = link(weight)
+        return weight
+
     def sigma(self, weight: Tensor) -> Tensor:
-        """The operator norm ⟨u, W v⟩ as far as the iteration has come, at least the smallest positive number."""
+        """The operator norm ⟨u, W v⟩ as far as the iteration has come, or 1 where that is no positive number."""
         return _sigma(weight, self.slope)
 
+    @torch.no_grad()
+    def refresh(self, weight: Tensor) -> None:
+        """Compute S to convergence unless it was for this very weight; a look at version numbers, mostly."""
+        if self.held or is_transformed(weight) or type(weight) not in (Tensor, nn.Parameter) or weight.is_meta:
+            return
+        versions = (id(weight), *(0 if t.is_inference() else t._version for t in (weight, self.slope, self.mark)))
+        if versions == self.checked:
+            return
+        mark = _checksum(weight).to(self.mark)
+        if not torch.equal(mark, self.mark) and bool(mark.isfinite().all()):
+            pair = self._largest(weight, _EVAL_TOLERANCE)
+            if pair.sigma > 0:
+                self.slope.copy_(self.map.outer(pair.left, pair.right))
+            self.mark.copy_(mark)
+        tensors = (weight, self.slope, self.mark)
+        self.checked = (id(weight), *(0 if t.is_inference() else t._version for t in tensors))
+
+    @torch.no_grad()
     def converge(self, weight: Tensor, tolerance: float = 1e-5) -> float:
-        """Iterate until the singular pair's residual is below `tolerance` σ; return σ."""
-        pair = largest_singular(self.map, weight.detach().to(self.right.dtype), self.right, tolerance)
+        """Take u, v and S to convergence, until the singular pair's residual is below `tolerance` σ; return σ."""
+        pair = self._largest(weight, tolerance)
         if pair.sigma > 0:
             self.right.copy_(pair.right)
             self.left.copy_(pair.left)
             self.renew_slope()
+            self.mark.copy_(_checksum(weight))
         return pair.sigma
+
+    def _largest(self, weight: Tensor, tolerance: float) -> SingularPair:
+        """Find the singular pair of this weight, whatever the present vectors are: they may be a trap."""
+        weight, start = weight.detach().to(self.slope.dtype), grain(self.right, 1.0)
+        with torch.autocast(weight.device.type, enabled=False):
+            return largest_singular(self.map, weight, start, tolerance)
 
     @torch.no_grad()
     def renew_slope(self, _keys: Any = None) -> None:
         """Compute S from u and v, which a state dict holds."""
         self.slope.copy_(self.map.outer(self.left, self.right))
+        self.mark.zero_()
+        self.checked = None
 
 
 @smooth.register
@@ -120,7 +179,14 @@ class _Normalized(torch.autograd.Function):
 
 def _sigma(weight: Tensor, slope: Tensor) -> Tensor:
     sigma = (weight.to(slope.dtype) * slope).sum()
-    return sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+    return torch.where(sigma < torch.finfo(sigma.dtype).tiny, torch.ones_like(sigma), sigma)
+
+
+def _checksum(weight: Tensor) -> Tensor:
+    """Two sums that hardly any change of the weight leaves as they are."""
+    values = weight.detach().flatten().double()
+    places = torch.linspace(1, 2, len(values), dtype=torch.float64, device=weight.device)
+    return torch.stack([(values * places).sum(), (values.square() * places).sum()])
 
 
 NormalizedLayer = tuple[str, nn.Module, SpectralNorm]  # its name in the model, the layer, its parametrization
@@ -129,7 +195,7 @@ NormalizedLayer = tuple[str, nn.Module, SpectralNorm]  # its name in the model, 
 def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = None, iterations: int = 1) -> nn.Module:
     """Give `module` (Linear, Conv1d, Conv2d) unit operator norm on inputs of spatial size `input_size`.
 
-    Registers a `SpectralNorm` parametrization on `module.weight` and returns the module. `iterations` is the
+    Registers a `SpectralNorm` parametrization on `module.weight` and returns the module. `iterations` is the least
     number of power iterations per forward in training mode.
 
     >>> layer = spectral_norm(nn.Conv2d(3, 4, 3, padding=1), input_size=(8, 8))
@@ -146,6 +212,7 @@ def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
     parametrization = SpectralNorm(module, input_size, iterations)
     parametrization.train(module.training)
     parametrize.register_parametrization(module, "weight", parametrization)
+    parametrization.chain = (module.parametrizations["weight"],)  # type: ignore[index,assignment]
     module.register_forward_pre_hook(_advance)
     return module
 
@@ -185,7 +252,7 @@ def normalized_layers(model: nn.Module) -> Iterator[NormalizedLayer]:
 
 def converge(model: nn.Module, tolerance: float = 1e-5) -> dict[str, float]:
     """Iterate every spectral norm of `model` to convergence now; return each layer's σ by name."""
-    return {name: spectral.converge(original(module), tolerance) for name, module, spectral in normalized_layers(model)}
+    return {name: spectral.converge(spectral.given(), tolerance) for name, _, spectral in normalized_layers(model)}
 
 
 def original(module: nn.Module) -> Tensor:
@@ -200,7 +267,7 @@ def advance(layers: Iterable[NormalizedLayer]) -> None:
     In one go, not between large convolutions, the many small operations find the processor's caches warm; and
     `held` forwards can be repeated.
     """
-    _follow([(spectral, original(module)) for _, module, spectral in layers])
+    _follow([spectral for _, _, spectral in layers])
 
 
 def normalize(layers: Iterable[NormalizedLayer]) -> list[Any]:
@@ -210,68 +277,38 @@ def normalize(layers: Iterable[NormalizedLayer]) -> list[Any]:
 
 @contextmanager
 def held(layers: Iterable[NormalizedLayer]) -> Iterator[None]:
-    """Let no forward of these layers iterate inside this context, in training mode either."""
-    iterating = [spectral for _, _, spectral in layers if spectral.training]
-    for spectral in iterating:
-        spectral.training = False
+    """Let no forward of these layers change a singular vector inside this context, in whatever mode."""
+    before = [(spectral, spectral.held) for _, _, spectral in layers]
+    for spectral, _ in before:
+        spectral.held = True
     try:
         yield
     finally:
-        for spectral in iterating:
-            spectral.training = True
+        for spectral, was in before:
+            spectral.held = was
 
 
 def _advance(module: nn.Module, _inputs: Any) -> None:
     spectral = spectral_of(module)
     if spectral is not None:
-        _follow([(spectral, original(module))])
-
-
-def _follow(layers: list[tuple[SpectralNorm, Tensor]]) -> None:
-    """Iterate those in training mode, each as often as it is set to."""
-    layers = list({id(layer[0]): layer for layer in layers if layer[0].training}.values())  # once where it is shared
-    for iterations in sorted({spectral.iterations for spectral, _ in layers}):
-        _iterate([layer for layer in layers if layer[0].iterations == iterations], iterations)
+        _follow([spectral])
 
 
 @torch.no_grad()
-def _iterate(layers: list[tuple[SpectralNorm, Tensor]], iterations: int) -> None:
-    """Replace v by Wᵀu and u by W v, of unit length, `iterations` times; then renew S."""
-    sides: dict[bool, list[tuple[SpectralNorm, Tensor]]] = {True: [], False: []}
-    for layer in layers:
-        sides[_in_loops(*layer)].append(layer)
-    for in_loops, chosen in sides.items():
-        if chosen:
-            iterate = _loops.power_iterations if in_loops else _power_iterations
-            weights = [weight.detach().to(spectral.right.dtype) for spectral, weight in chosen]
-            maps = [spectral.map for spectral, _ in chosen]
-            left, right, slope = ([getattr(s, name) for s, _ in chosen] for name in ("left", "right", "slope"))
-            torch._foreach_copy_(slope, iterate(maps, weights, left, right, iterations))
-
-
-def _in_loops(spectral: SpectralNorm, weight: Tensor) -> bool:
-    """Whether the compiled loops can iterate: a plain convolution of images."""
-    plain = spectral.map.groups == 1 and not spectral.map.circular and spectral.map.dilation == (1, 1)
-    vectors = spectral.left, spectral.right
-    return plain and _loops.applies(weight, *vectors) and all(vector.is_contiguous() for vector in vectors)
-
-
-def _power_iterations(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], iterations: int
-) -> list[Tensor]:
-    with torch.autocast(weights[0].device.type, enabled=False):
-        for _ in range(iterations):
-            _assign_units(right, [m.adjoint(w, u) for m, w, u in zip(maps, weights, left, strict=True)])
-            _assign_units(left, [m.apply(w, v) for m, w, v in zip(maps, weights, right, strict=True)])
-        return [m.outer(u, v) for m, u, v in zip(maps, left, right, strict=True)]
-
-
-def _assign_units(buffers: list[Tensor], values: list[Tensor]) -> None:
-    norms = torch._foreach_norm(values)
-    torch._foreach_clamp_min_(norms, torch.finfo(values[0].dtype).tiny)
-    torch._foreach_div_(values, norms)
-    torch._foreach_copy_(buffers, values)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x / x.norm().clamp_min(torch.finfo(x.dtype).tiny)
+def _follow(layers: list[SpectralNorm]) -> None:
+    """Follow the weights of those in training mode; forwards inside a backward repeat earlier ones and do not."""
+    layers = [s for s in dict.fromkeys(layers) if s.training and not s.held]  # once where it is shared
+    if not layers or in_backward():
+        return
+    if torch.compiler.is_compiling():
+        for s in layers:
+            weight = s.given().detach().to(s.right.dtype)
+            follow_in_graph(weight, s.left, s.right, s.slope, s.iterations, *flattened(s.map))
+            s.mark.zero_()
+        return
+    for least in sorted({spectral.iterations for spectral in layers}):
+        own = [spectral for spectral in layers if spectral.iterations == least]
+        weights = [spectral.given().detach().to(spectral.right.dtype) for spectral in own]
+        left, right, slope, mark = ([getattr(s, n) for s in own] for n in ("left", "right", "slope", "mark"))
+        torch._foreach_copy_(slope, follow([s.map for s in own], weights, left, right, least))
+        torch._foreach_zero_(mark)
