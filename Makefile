@@ -32,7 +32,7 @@ clean:
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	touch $@
 
-.venv/.core: .venv/.base pyproject.toml $(wildcard lowcurve/layers/*.[ch])
+.venv/.core: .venv/.base pyproject.toml $(wildcard lowcurve/kernels/cpu/*.[ch])
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 

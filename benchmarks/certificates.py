@@ -28,7 +28,7 @@ import lowcurve as lc
 from benchmarks.steps import environment
 from lowcurve.data import load_dataset
 from lowcurve.guarantees.boundary import boundary_distance
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.spectral import converge
 from lowcurve.methods import Method, build, find_method
 from lowcurve.objectives.certified import boundary_distances

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowcurve import checks
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
 from lowcurve.outputs import logits_of, refuse_batch_statistics
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.geometry.functions import Of, evaluate, local_model
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.kernels.replace import fast_double_backward
 
 
 def gradients(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Tensor, Tensor]:

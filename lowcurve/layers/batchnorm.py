@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lowcurve import checks
+from lowcurve.compat import check_input_dimensions, is_compiled
 from lowcurve.errors import UserError
-from lowcurve.layers.engine import bounded_exp, in_backward, snapshot
-from lowcurve.layers.softplus import is_transformed
+from lowcurve.kernels.engine import bounded_exp, in_backward, is_transformed, snapshot
 from lowcurve.layers.traits import Learned, learned
 
 
@@ -100,7 +100,7 @@ class _LipschitzBatchNorm(nn.Module):
         norm = self.norm
         if type(norm) is not self._norm:  # one whose batch statistics span processes
             return norm(x) * self.factor()
-        norm._check_input_dim(x)
+        check_input_dimensions(norm, x)
         weight, bias = self.affine(x)
         mean, variance, momentum = statistics(norm, self.training)
         if not self.training:  # PyTorch's CPU backward takes them, and weights, to be packed
@@ -144,7 +144,7 @@ class SharedScales:
 
     def __init__(self, model: nn.Module) -> None:
         alike: dict[Any, list[_LipschitzBatchNorm]] = defaultdict(list)
-        for module in () if model._compiled_call_impl is not None else model.modules():
+        for module in () if is_compiled(model) else model.modules():
             if isinstance(module, _LipschitzBatchNorm) and type(module.norm) is module._norm:
                 alike[_kind(module.norm)].append(module)
         self.groups = [(layers, torch.stack([layer._gains() for layer in layers])) for layers in alike.values()]

@@ -15,7 +15,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lowcurve.layers import _loops
+from lowcurve.compat import foreach
+from lowcurve.kernels.cpu import power
 from lowcurve.layers.linear_map import LinearMap, largest_singular
 
 SETTLED = 2e-5
@@ -39,7 +40,7 @@ def follow(
     for method, chosen in kinds.items():
         own = [[values[i] for i in chosen] for values in (maps, weights, left, right)]
         if method not in (_squarings, _lanczos):
-            torch._foreach_add_(own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type,misc]
+            foreach("add_", own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type,misc]
         for i, slope in zip(chosen, method(*own, least), strict=True):  # type: ignore[operator]
             slopes[i] = slope
     return slopes  # type: ignore[return-value]
@@ -50,8 +51,7 @@ def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> object
         return _squarings
     if weight.device.type == "cpu" and weight.numel() * math.prod(m.output_shape[1:]) <= _SMALL_MAP:
         return _lanczos
-    plain = m.groups == 1 and not m.circular and m.dilation == (1, 1)  # a convolution of images
-    if plain and _loops.applies(weight, left, right) and left.is_contiguous() and right.is_contiguous():
+    if power.iterates(m, weight, left, right):
         return _compiled
     return _settle if weight.device.type == "cpu" else _fixed
 
@@ -98,7 +98,7 @@ def _lanczos(
 def _compiled(
     maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
 ) -> list[Tensor]:
-    slopes, settled = _loops.power_iterations(maps, weights, left, right, least, max(least, MOST_ITERATIONS), SETTLED)
+    slopes, settled = power.power_iterations(maps, weights, left, right, least, max(least, MOST_ITERATIONS), SETTLED)
     for i, layer in enumerate(zip(maps, weights, left, right, strict=True)):
         if not settled[i]:
             slopes[i] = _anew(*layer, grain(right[i], 1.0), _LANCZOS_TOLERANCE, 20)
@@ -163,10 +163,10 @@ def _iterate(
 def _assign_units(maps: list[LinearMap], buffers: list[Tensor], values: list[Tensor]) -> list[Tensor]:
     values = [value.contiguous() for value in values]
     blocks = [block for m, value in zip(maps, values, strict=True) for block in value.view(m.groups, -1).unbind()]
-    norms = torch._foreach_norm(blocks)
-    lengths = torch._foreach_clamp_min(norms, torch.finfo(values[0].dtype).tiny)
-    torch._foreach_div_(blocks, lengths)
-    torch._foreach_copy_(buffers, values)
+    norms = foreach("norm", blocks)
+    lengths = foreach("clamp_min", norms, torch.finfo(values[0].dtype).tiny)
+    foreach("div_", blocks, lengths)
+    foreach("copy_", buffers, values)
     return list(norms)
 
 

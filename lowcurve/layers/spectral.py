@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
+from lowcurve.compat import foreach
 from lowcurve.errors import UserError
-from lowcurve.layers import _loops
-from lowcurve.layers.engine import in_backward, snapshot
+from lowcurve.kernels.engine import in_backward, is_transformed, snapshot
+from lowcurve.kernels.unit import unit_weights
 from lowcurve.layers.linear_map import LinearMap, SingularPair, largest_singular
 from lowcurve.layers.power import flattened, follow, follow_in_graph, grain
-from lowcurve.layers.softplus import is_transformed
 from lowcurve.layers.traits import smooth
 
 _EVAL_TOLERANCE = 1e-4  # of the singular pair's residual
@@ -70,7 +70,7 @@ class SpectralNorm(nn.Module):
             slope = slope.clone()  # a later forward may advance the buffer before backward
         if is_transformed(weight):
             return weight / _sigma(weight, slope)
-        return _Normalized.apply(weight, slope)[0]
+        return unit_weights([weight], [slope])[0]
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Assigning to `module.weight` sets the unnormalized weight."""
@@ -142,39 +142,6 @@ class SpectralNorm(nn.Module):
 @smooth.register
 def _smooth(module: SpectralNorm) -> bool:
     return True
-
-
-class _Normalized(torch.autograd.Function):
-    """(W, S) ↦ (W / σ, σ) with σ = ⟨W, S⟩, whose gradient is (g - ⟨g, W/σ⟩ S) / σ."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        if _loops.applies(weight, slope):
-            normalized, value = _loops.unit(weight, slope)
-            sigma = weight.new_tensor(value)
-        else:
-            sigma = _sigma(weight, slope)
-            normalized = weight / sigma
-        ctx.save_for_backward(normalized, sigma, slope)
-        ctx.set_materialize_grads(False)
-        return normalized, sigma
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_sigma: Tensor | None) -> tuple[Tensor | None, None]:
-        normalized, sigma, slope = ctx.saved_tensors
-        if (
-            grad is not None
-            and grad_sigma is None
-            and not torch.is_grad_enabled()
-            and _loops.applies(grad, normalized, slope)
-        ):
-            return _loops.unit_gradient(grad, normalized, slope, float(sigma)), None
-        in_weight = None if grad_sigma is None else grad_sigma * slope
-        if grad is not None:
-            inner = (grad * normalized).sum()  # not `dot`, whose last bit depends on where in memory its arguments are
-            through = torch.addcmul(grad, slope, inner, value=-1) / sigma
-            in_weight = through if in_weight is None else through + in_weight
-        return in_weight, None
 
 
 def _sigma(weight: Tensor, slope: Tensor) -> Tensor:
@@ -310,5 +277,5 @@ def _follow(layers: list[SpectralNorm]) -> None:
         own = [spectral for spectral in layers if spectral.iterations == least]
         weights = [spectral.given().detach().to(spectral.right.dtype) for spectral in own]
         left, right, slope, mark = ([getattr(s, n) for s in own] for n in ("left", "right", "slope", "mark"))
-        torch._foreach_copy_(slope, follow([s.map for s in own], weights, left, right, least))
-        torch._foreach_zero_(mark)
+        foreach("copy_", slope, follow([s.map for s in own], weights, left, right, least))
+        foreach("zero_", mark)

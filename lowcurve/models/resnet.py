@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lowcurve.layers.fused import Chain, activate
+from lowcurve.layers.chain import Chain, activate
 from lowcurve.models.shape import ImageSize, checked
 
 # Factors (before, after) of a block: out = after · (F(before · x) + S(before · x)).

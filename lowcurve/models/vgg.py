@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from lowcurve.layers.fused import Chain
+from lowcurve.layers.chain import Chain
 from lowcurve.models.shape import ImageSize, checked
 
 # Multiples of the width; each stage has two convolutions and ends in a 2×2 max-pooling.

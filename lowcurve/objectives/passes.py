@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrize import cached
 
 from lowcurve.errors import UserError
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.batchnorm import SharedScales
-from lowcurve.layers.second_order import fast_double_backward
 from lowcurve.layers.spectral import advance, held, normalize, normalized_layers, original
 from lowcurve.objectives.gradient import input_gradient
 from lowcurve.objectives.replay import Replay

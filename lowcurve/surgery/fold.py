@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from lowcurve import checks
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.fused import Chain
+from lowcurve.layers.chain import Chain
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.traits import plain

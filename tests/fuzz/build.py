@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lowcurve as lc
-from lowcurve.layers.fused import Chain
+from lowcurve.layers.chain import Chain
 from tests.fuzz.operations import IMAGE, OPERATIONS
 
 Recipe = dict[str, Any]
@@ -44,7 +44,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowcurve as lc
-from lowcurve.layers.fused import Chain
+from lowcurve.layers.chain import Chain
 
 torch.manual_seed({seed})
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.spectral import SpectralNorm
 from tests.fuzz.build import Case
 from tests.fuzz.findings import Finding, Values, compare, noise

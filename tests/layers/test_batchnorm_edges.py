@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.batchnorm import SharedScales
-from lowcurve.layers.second_order import fast_double_backward
 
 SHAPES = [(64, 20), (16, 20, 1, 1), (8, 20, 5), (8, 20, 3, 3), (16, 20, 1)]
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.04}

@@ -11,15 +11,15 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lowcurve.layers import _loops
+from lowcurve.kernels.cpu.library import LIBRARY
+from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.fused import _NORMS, Chain, _joined, activate
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.layers.chain import _NORMS, Chain, _joined, activate
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
 
-needs_loops = pytest.mark.skipif(_loops._LIBRARY is None, reason="the loops were not compiled")
+needs_loops = pytest.mark.skipif(LIBRARY is None, reason="the loops were not compiled")
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "plain": lambda c: nn.BatchNorm2d(c),
@@ -217,14 +217,31 @@ def test_vmap_of_gradients() -> None:
 
 REFUSED: dict[str, Callable[[nn.Module, nn.Module, Tensor], tuple[Any, Any, Tensor]]] = {
     "eval mode": lambda n, a, x: (n.eval(), a, x),
-    "float64": lambda n, a, x: (n.double(), a.double(), x.double()),
-    "channels_last": lambda n, a, x: (n, a, x.to(memory_format=torch.channels_last)),
     "another activation": lambda n, a, x: (n, nn.ReLU(), x),
     "another norm": lambda n, a, x: (nn.GroupNorm(1, 3), a, x),
     "a threshold that shows": lambda n, a, x: (n, nn.Softplus(threshold=0.5), x),
-    "a negated view": lambda n, a, x: (n, a, torch._neg_view(x)),
     "a subclass of a norm": lambda n, a, x: (type("Own", (nn.BatchNorm2d,), {})(3), a, x),
 }
+
+
+JOINED: dict[str, Callable[[nn.Module, nn.Module, Tensor], tuple[Any, Any, Tensor]]] = {
+    "float64": lambda n, a, x: (n.double(), a.double(), x.double()),
+    "bfloat16": lambda n, a, x: (n, a, x.bfloat16()),
+    "channels_last": lambda n, a, x: (n, a, x.to(memory_format=torch.channels_last)),
+    "a negated view": lambda n, a, x: (n, a, torch._neg_view(x)),
+    "every other column": lambda n, a, x: (n, a, x[..., ::2]),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_any_dtype_and_layout_is_joined(case: str) -> None:
+    norm, activation, x = JOINED[case](nn.BatchNorm2d(3), CenteredSoftplus(), random(4, 3, 5, 6))
+    again, x = copy.deepcopy(norm), x.detach().requires_grad_()
+    y, truth = joined(norm, activation, x, None, 1.0), activation(again(x))
+    tolerance = 0.02 if x.dtype is torch.bfloat16 else 1e-5
+    assert torch.allclose(y, truth, atol=tolerance)
+    gradients = [torch.autograd.grad(t.square().sum(), x)[0] for t in (y, truth)]
+    assert torch.allclose(*gradients, atol=20 * tolerance)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -268,7 +285,7 @@ def test_dispatch_modes_see_the_operations() -> None:
 
     with Watching():
         Chain(nn.BatchNorm2d(3), nn.Softplus())(random(2, 3, 4, 4))
-    assert torch.ops.aten.softplus.default in seen
+    assert torch.ops.lowcurve.norm.default in seen  # batch norm and softplus
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert Chain(nn.BatchNorm2d(4), nn.Softplus())(torch.randn(8, 4, 64, 64)).shape == (8, 4, 64, 64)
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from lowcurve.layers.second_order import fast_double_backward
+from lowcurve.kernels.replace import fast_double_backward
 
 
 def inside(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -9,11 +9,12 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import spectral_norm
 from lowcurve.errors import UserError
-from lowcurve.layers import _loops
+from lowcurve.kernels.cpu import power
+from lowcurve.kernels.cpu.library import LIBRARY
+from lowcurve.kernels.unit import _Units
 from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.power import power_iterations
 from lowcurve.layers.spectral import (
-    _Normalized,
     advance,
     converge,
     held,
@@ -23,7 +24,7 @@ from lowcurve.layers.spectral import (
 )
 from tests.dense import dense_jacobian
 
-needs_loops = pytest.mark.skipif(_loops._LIBRARY is None, reason="the loops were not compiled")
+needs_loops = pytest.mark.skipif(LIBRARY is None, reason="the loops were not compiled")
 
 
 @st.composite
@@ -223,14 +224,14 @@ def test_normalization_in_float32_agrees_with_float64(shape: tuple[int, ...]) ->
     found, expected = [], []
     for dtype, results in ((torch.float32, found), (torch.float64, expected)):
         w = weight.detach().to(dtype).requires_grad_()
-        normalized, sigma = _Normalized.apply(w, slope.to(dtype).abs() * w.detach().sign())
+        normalized, sigma = _Units.apply(1, w, slope.to(dtype).abs() * w.detach().sign())
         normalized.backward(grad.to(dtype))
         results += [normalized.detach(), sigma.detach(), w.grad]
     scale = float(grad.abs().max() / expected[1])  # of the terms that make the gradient: the two may cancel
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.allclose(mine.double(), theirs, rtol=1e-4, atol=1e-5 * scale)
     zero = torch.zeros(shape, requires_grad=True)
-    assert not _Normalized.apply(zero, slope)[0].any()  # 0 / tiny
+    assert not _Units.apply(1, zero, slope)[0].any()  # 0 / tiny
 
 
 @st.composite
@@ -256,7 +257,7 @@ def test_compiled_power_iterations_equal_those_in_float64(
     weight = module.weight.detach()
     left, right = torch.randn(1, *own.output_shape), torch.randn(1, *own.input_shape)
     exact_left, exact_right = left.double(), right.double()
-    ((slope,), _) = _loops.power_iterations([own], [weight], [left], [right], iterations, iterations, 0.0)
+    ((slope,), _) = power.power_iterations([own], [weight], [left], [right], iterations, iterations, 0.0)
     (exact,) = power_iterations([own], [weight.double()], [exact_left], [exact_right], iterations)
     assert slope.shape == weight.shape
     for found, truth in ((left, exact_left), (right, exact_right), (slope, exact)):
@@ -288,7 +289,7 @@ def test_layers_iterate_alike_in_loops_and_in_pytorch(memory_format: torch.memor
 def test_power_iterations_of_nothing_and_by_any_number_of_threads() -> None:
     own = LinearMap.of(nn.Conv2d(3, 5, 3, padding=1), (6, 6))
     left, right = torch.ones(1, 5, 6, 6), torch.ones(1, 3, 6, 6)
-    ((slope,), _) = _loops.power_iterations([own], [torch.zeros(5, 3, 3, 3)], [left], [right], 2, 2, 0.0)
+    ((slope,), _) = power.power_iterations([own], [torch.zeros(5, 3, 3, 3)], [left], [right], 2, 2, 0.0)
     assert not slope.any() and not left.any() and not right.any()
 
     def bits(threads: int) -> list[torch.Tensor]:
@@ -299,7 +300,7 @@ def test_power_iterations_of_nothing_and_by_any_number_of_threads() -> None:
         v = [torch.randn(1, 3, 6, 6, generator=generator) for _ in range(4)]
         weights = [torch.randn(5, 3, 3, 3, generator=generator) for _ in range(4)]
         try:
-            return [*_loops.power_iterations([own] * 4, weights, u, v, 2, 2, 0.0)[0], *u, *v]
+            return [*power.power_iterations([own] * 4, weights, u, v, 2, 2, 0.0)[0], *u, *v]
         finally:
             torch.set_num_threads(before)
 

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from lowcurve.modes import flushed_denormals, observing
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lowcurve import spectral_norm
 from lowcurve.layers.spectral import converge, normalized_layers, original, spectral_of
-from lowcurve.modes import flushed_denormals, observing
 from tests.dense import dense_jacobian
 
 

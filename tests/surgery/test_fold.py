@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lowcurve import MODELS, AveragedResidual, CenteredSoftplus, LipschitzBatchNorm1d, Normalize, convert, fold
-from lowcurve.layers.fused import Chain
+from lowcurve.layers.chain import Chain
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus
 from tests.surgery.zoo import SMALL, VECTOR, SharedInBlock, as_if_trained
 

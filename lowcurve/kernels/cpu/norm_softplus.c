@@ -1,11 +1,11 @@
 /* Batch norm, sum with a shortcut and softplus in one pass: y = s0(factor (BN(x) + other); beta) + shift, float32,
  * with gradient and second-order gradient.
  *
- * What stands between batch norm and activation is never written to memory. Optional like _softplus.c; the formulas are those
- * of batchnorm_gradient.py and softplus.py, one after the other. For g the gradient of y, that of BN(x) is t = factor g sigma.
+ * What stands between batch norm and activation is never written to memory. Optional like softplus.c; the formulas are those
+ * of reference.py. For g the gradient of y, that of BN(x) is t = factor g sigma.
  */
-#include "_channels.h"
-#include "_softplus.h"
+#include "channels.h"
+#include "softplus.h"
 
 typedef struct {
     float factor, beta, shift;
@@ -172,32 +172,32 @@ static void second_phase(const void *job, Part part) {
 
 /* y = s0(factor (weight (x - mean) invstd + bias + other); beta) + shift per channel; running statistics move by momentum.
  * weight, bias, the running statistics and other may be null. Here and below `sums` is room for 3 PARTS channels numbers. */
-void lowcurve_norm_softplus(long samples, int threads, long channels, long length, const float *x, const float *weight,
+void lowcurve_norm_softplus(long samples, int threads, long channels, long length, long mixed, const float *x, const float *weight,
                             const float *bias, float *running_mean, float *running_var, float momentum, float eps,
                             const float *other, float factor, float beta, float shift, float *y, float *mean, float *invstd,
                             double *sums) {
     Statistics of = {x, weight, bias, running_mean, running_var, momentum, eps, mean, invstd, sums};
     Forward job = {of, other, {factor, beta, shift}, y};
     Phase *const phases[] = {sum_phase, squares_phase, value_phase};
-    in_phases(3, phases, &job, samples, threads, channels, length);
+    in_phases(3, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For g the gradient of y: in_x, in_other = t, in_weight = sum t x^ and in_bias = sum t, with x^ = (x - mean) invstd; and, per
  * channel, deficits = sum g (log 2 - H(sigma)). in_other and deficits may be null. */
-void lowcurve_norm_softplus_gradient(long samples, int threads, long channels, long length, const float *g, const float *y,
+void lowcurve_norm_softplus_gradient(long samples, int threads, long channels, long length, long mixed, const float *g, const float *y,
                                      const float *x, const float *weight, const float *mean, const float *invstd, float factor,
                                      float beta, float shift, float *in_x, float *in_other, float *in_weight, float *in_bias,
                                      float *deficits, double *sums) {
     Gradient of = {x, weight, mean, invstd, in_x, in_weight, in_bias, sums};
     Backward job = {of, g, y, {factor, beta, shift}, in_other, deficits};
     Phase *const phases[] = {gradient_sums_phase, gradient_phase};
-    in_phases(2, phases, &job, samples, threads, channels, length);
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For v and v_other the gradients of the in_x and in_other above: the gradients in g, y, x and weight, and terms of which
  * the sum is the gradient in log beta, among PARTS channels zeros. t_hat and t_sum are the in_weight and in_bias above; v_other
  * may be null. */
-void lowcurve_norm_softplus_second(long samples, int threads, long channels, long length, const float *v, const float *v_other,
+void lowcurve_norm_softplus_second(long samples, int threads, long channels, long length, long mixed, const float *v, const float *v_other,
                                    const float *g, const float *y, const float *x, const float *weight, const float *mean,
                                    const float *invstd, const float *t_hat, const float *t_sum, float factor, float beta,
                                    float shift, float *in_g, float *in_y, float *in_x, float *in_weight, float *in_beta,
@@ -205,5 +205,5 @@ void lowcurve_norm_softplus_second(long samples, int threads, long channels, lon
     Outer of = {v, 0, x, weight, mean, invstd, t_hat, t_sum, 0, in_x, in_weight, sums};
     Twice job = {of, v_other, g, y, {factor, beta, shift}, in_g, in_y, in_beta};
     Phase *const phases[] = {second_sums_phase, second_phase};
-    in_phases(2, phases, &job, samples, threads, channels, length);
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }

@@ -1,5 +1,5 @@
-/* W / sigma with sigma = <W, S> in float32, and its gradient: two passes over memory each. Optional like _softplus.c. */
-#include "_loops.h"
+/* W / sigma with sigma = <W, S> in float32, and its gradient: two passes over memory each. Optional like softplus.c. */
+#include "loops.h"
 
 #include <float.h>
 

@@ -1,12 +1,12 @@
 /* Softplus y = s0(x; beta) + shift in float32 (shift 0: centered; log(2) / beta: the usual one),
  * one pass over memory each for value, gradient and second-order gradient.
  *
- * Optional: where no compiler was at hand when the package was installed, softplus.py does the same in PyTorch
+ * Optional: where no compiler was at hand when the package was installed, reference.py does the same in PyTorch
  * operations, about four times slower. The formulas are derived there. The loops are plain C that compilers
  * vectorize; libgomp is the one that PyTorch has loaded, so both share a thread pool.
  */
-#include "_loops.h"
-#include "_softplus.h"
+#include "loops.h"
+#include "softplus.h"
 
 const long lowcurve_block = BLOCK;
 

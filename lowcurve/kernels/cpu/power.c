@@ -2,9 +2,9 @@
  * cache. A single layer is iterated by a single thread.
  *
  * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
- * Columns are made for a few output rows at a time. Optional like _softplus.c.
+ * Columns are made for a few output rows at a time. Optional like softplus.c.
  */
-#include "_loops.h"
+#include "loops.h"
 
 #include <float.h>
 #include <math.h>

@@ -4,8 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+
+from lowcurve.compat import backward_is_running, forward_mode_is_active, transforms_are_active, will_execute
 
 LARGEST_EXPONENT = 88.0
+_PLAIN = (Tensor, Parameter)
 
 
 def needed(ctx: Any, index: int) -> bool:
@@ -13,13 +17,7 @@ def needed(ctx: Any, index: int) -> bool:
 
     No input before that one may be anything but a tensor: PyTorch counts only these.
     """
-    if not ctx.needs_input_grad[index]:
-        return False
-    node = ctx.next_functions[index][0]
-    try:
-        return node is not None and torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf that autograd.grad asks for
-        return True
+    return ctx.needs_input_grad[index] and will_execute(ctx.next_functions[index][0])
 
 
 def separate(tensor: Tensor, create_graph: bool) -> Tensor:
@@ -35,9 +33,23 @@ def bounded_exp(x: Tensor) -> Tensor:
     return x.clamp_max(LARGEST_EXPONENT).exp()
 
 
+def is_transformed(x: object) -> bool:
+    """Whether a tracer, a compiler or a function transform looks on, for which autograd functions are opaque.
+
+    So it is with tensors of other classes, which know PyTorch's operators but not this package's.
+    """
+    return (
+        type(x) not in _PLAIN
+        or torch.compiler.is_compiling()
+        or transforms_are_active()
+        or forward_mode_is_active()
+        or torch.jit.is_tracing()
+    )
+
+
 def in_backward() -> bool:
     """Whether this is a backward: a forward inside it is the repetition of one that was checkpointed."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and backward_is_running()
 
 
 @torch.library.custom_op("lowcurve::snapshot", mutates_args=())

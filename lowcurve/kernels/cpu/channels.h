@@ -1,58 +1,70 @@
-/* How the loops walk through the channels of a row-major (N, C, L), and what they compute of each in common.
+/* How the loops walk through the channels of a tensor (N, C, L), and what they compute of each in common.
  *
- * Adjacent channels make a group: as many as have COLUMNS values in a sample, which lie side by side in memory. Its samples
- * are split into PARTS, one for each of as many threads, usually small enough to be still in a core's own cache when the second
- * walk (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each. Numbers that belong
- * to channels are spread over the columns, so that the innermost loops are long, whatever L is. A sum has a float32 for every
- * column, added up in float64 after at most RUN samples; no result depends on the number of threads.
+ * Row-major: adjacent channels make a group, as many as have COLUMNS values in a sample, which lie side by side in memory. Its
+ * samples are split into parts, one for each of as many threads, usually small enough to be still in a core's own cache when the
+ * second walk (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each.
+ * Channels last, also called mixed: a "sample" is `length` neighboring positions of all channels, in which channels alternate.
+ * Numbers that belong to channels are spread over the columns, so that the innermost loops are long, whatever L is. A sum has
+ * a float32 for every column, added up in float64 after at most RUN samples; no result depends on the number of threads.
  */
-#include "_loops.h"
+#include "loops.h"
 
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
 #define COLUMNS 1024
-#define PARTS 2
+#define PARTS 32 /* at most; row-major tensors have ROW_MAJOR_PARTS */
+#define ROW_MAJOR_PARTS 2
 #define RUN 64
 
-/* A part of a group: `samples` rows of `row` = channels length values, which begin every `step` values, the first at `at`. `c` is
- * the first channel, `index` says which part it is. Only a group of one channel may have more values than COLUMNS. */
+/* The tensor: `samples` of `channels` times `length` values. */
 typedef struct {
-    long samples, all_samples, channels, all_channels, length, row, step, at, c, index;
+    long samples, channels, length, mixed;
+} Shape;
+
+/* A part of a group: `samples` rows of `row` = channels length values, which begin every `step` values, the first at `at`. `c` is
+ * the first channel, `index` says which of the `parts` it is. Only a row-major group of one channel may have more values than
+ * COLUMNS. */
+typedef struct {
+    long samples, all_samples, channels, all_channels, length, row, step, at, c, index, parts, mixed;
 } Part;
 
 typedef void Phase(const void *job, Part part);
 
-static Part part_at(long c, long together, long index, long samples, long channels, long length) {
-    long first = samples * index / PARTS, own = lesser(together, channels - c);
-    return (Part){.samples = samples * (index + 1) / PARTS - first,
-                  .all_samples = samples,
+static inline long parts_of(Shape shape) { return shape.mixed ? PARTS : ROW_MAJOR_PARTS; }
+
+static Part part_at(Shape shape, long c, long together, long index) {
+    long parts = parts_of(shape), first = shape.samples * index / parts, own = lesser(together, shape.channels - c);
+    long step = shape.channels * shape.length;
+    return (Part){.samples = shape.samples * (index + 1) / parts - first,
+                  .all_samples = shape.samples,
                   .channels = own,
-                  .all_channels = channels,
-                  .length = length,
-                  .row = own * length,
-                  .step = channels * length,
-                  .at = (first * channels + c) * length,
+                  .all_channels = shape.channels,
+                  .length = shape.length,
+                  .row = own * shape.length,
+                  .step = step,
+                  .at = first * step + (shape.mixed ? c : c * shape.length),
                   .c = c,
-                  .index = index};
+                  .index = index,
+                  .parts = parts,
+                  .mixed = shape.mixed};
 }
 
 static inline double count_of(Part part) { return (double)part.all_samples * (double)part.length; }
 
 /* Run the phases for each group in turn: no part of it enters one before all parts have left the one before. */
-static void in_phases(int count, Phase *const *phases, const void *job, long samples, int threads, long channels, long length) {
-    long together = length < COLUMNS ? COLUMNS / length : 1;
-#pragma omp parallel num_threads(samples * channels * length > BLOCK ? threads : 1)
+static void in_phases(int count, Phase *const *phases, const void *job, Shape shape, int threads) {
+    long together = shape.mixed ? lesser(COLUMNS, shape.channels) : shape.length < COLUMNS ? COLUMNS / shape.length : 1;
+#pragma omp parallel num_threads(shape.samples * shape.channels * shape.length > BLOCK ? threads : 1)
     {
-        long members = omp_get_num_threads() < PARTS ? 1 : PARTS, teams = omp_get_num_threads() / members;
+        long members = lesser(omp_get_num_threads(), parts_of(shape)), teams = omp_get_num_threads() / members;
         long team = omp_get_thread_num() / members, member = omp_get_thread_num() % members;
-        for (long turn = 0; turn < channels; turn += teams * together) {
+        for (long turn = 0; turn < shape.channels; turn += teams * together) {
             long c = turn + team * together;
             for (int phase = 0; phase < count; phase++) {
-                if (team < teams && c < channels)
-                    for (long p = member; p < PARTS; p += members)
-                        phases[phase](job, part_at(c, together, p, samples, channels, length));
+                if (team < teams && c < shape.channels)
+                    for (long p = member; p < parts_of(shape); p += members) phases[phase](job, part_at(shape, c, together, p));
 #pragma omp barrier
             }
         }
@@ -78,6 +90,11 @@ static void in_phases(int count, Phase *const *phases, const void *job, long sam
 
 /* Write each channel's value to its columns; `columns` may be `values`, of which there are not more. */
 static void spread(Part part, const float *values, float *columns) {
+    if (part.mixed) {
+        memmove(columns, values, part.channels * sizeof(float));
+        for (long i = part.channels; i < part.row; i++) columns[i] = columns[i - part.channels];
+        return;
+    }
     long width = lesser(COLUMNS, part.length);
     for (long k = part.channels - 1; k >= 0; k--) {
         float value = values[k];
@@ -95,12 +112,18 @@ static double *new_sums(Part part, double *sums, long kind) {
 /* The sum over all parts for the group's channel k. */
 static double whole_sum(Part part, const double *sums, long kind, long k) {
     double sum = 0.0;
-    for (long p = 0; p < PARTS; p++) sum += sums[(kind * PARTS + p) * part.all_channels + part.c + k];
+    for (long p = 0; p < part.parts; p++) sum += sums[(kind * PARTS + p) * part.all_channels + part.c + k];
     return sum;
 }
 
 /* totals[k] += the sum of channel k's columns */
 VECTORIZED static void add_columns(Part part, long size, const float *columns, double *totals) {
+    if (part.mixed) {
+        for (long i = 0; i < size; i += part.channels)
+#pragma omp simd
+            for (long k = 0; k < part.channels; k++) totals[k] += columns[i + k];
+        return;
+    }
     long width = lesser(size, part.length);
     for (long k = 0; k < part.channels; k++) {
         double sum = 0.0;
@@ -245,7 +268,7 @@ typedef struct {
     float scale[COLUMNS], slope[COLUMNS], center[COLUMNS], in_v[COLUMNS], in_g[COLUMNS], in_x[COLUMNS], constant[COLUMNS];
 } SecondOrder;
 
-/* In the second phase find that, as derived in batchnorm_gradient.py, and, once for all parts, write in_weight. */
+/* In the second phase find that, as derived in reference.py, and, once for all parts, write in_weight. */
 static void find_second_order(Part part, const Outer *of, SecondOrder *found) {
     double count = count_of(part);
     find_means(part, of, &found->means);

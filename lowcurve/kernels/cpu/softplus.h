@@ -1,4 +1,4 @@
-/* The softplus of one value in float32, its slope, and its derivative in log beta. The formulas are derived in softplus.py. */
+/* The softplus of one value in float32, its slope, and its derivative in log beta. The formulas are derived in reference.py. */
 #include <stdint.h>
 #include <string.h>
 

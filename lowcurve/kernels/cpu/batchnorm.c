@@ -1,9 +1,9 @@
 /* Batch norm of (N, C, L) in training mode, float32: value with running statistics, gradient, second-order gradient.
- * Optional like _softplus.c.
+ * Optional like softplus.c.
  */
-#include "_channels.h"
+#include "channels.h"
 
-const long lowcurve_parts = PARTS;
+const long lowcurve_parts = PARTS, lowcurve_row_major_parts = ROW_MAJOR_PARTS, lowcurve_columns = COLUMNS;
 
 typedef struct {
     Statistics of;
@@ -103,28 +103,28 @@ static void second_phase(const void *job, Part part) {
 
 /* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
  * statistics may be null. Here and below `sums` is room for 3 PARTS channels numbers. */
-void lowcurve_norm(long samples, int threads, long channels, long length, const float *x, const float *weight,
+void lowcurve_norm(long samples, int threads, long channels, long length, long mixed, const float *x, const float *weight,
                    const float *bias, float *running_mean, float *running_var, float momentum, float eps, float *y, float *mean,
                    float *invstd, double *sums) {
     Forward job = {{x, weight, bias, running_mean, running_var, momentum, eps, mean, invstd, sums}, y};
     Phase *const phases[] = {sum_phase, squares_phase, value_phase};
-    in_phases(3, phases, &job, samples, threads, channels, length);
+    in_phases(3, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For g the gradient of y: in_x, in_weight = sum g x^ with x^ = (x - mean) invstd, and in_bias = sum g. */
-void lowcurve_norm_gradient(long samples, int threads, long channels, long length, const float *g, const float *x,
+void lowcurve_norm_gradient(long samples, int threads, long channels, long length, long mixed, const float *g, const float *x,
                             const float *weight, const float *mean, const float *invstd, float *in_x, float *in_weight,
                             float *in_bias, double *sums) {
     Backward job = {{x, weight, mean, invstd, in_x, in_weight, in_bias, sums}, g};
     Phase *const phases[] = {gradient_sums_phase, gradient_phase};
-    in_phases(2, phases, &job, samples, threads, channels, length);
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For v the gradient of the in_x above: the gradients in g, x and weight. g_hat and g_sum are the in_weight and in_bias above. */
-void lowcurve_norm_second(long samples, int threads, long channels, long length, const float *v, const float *g, const float *x,
+void lowcurve_norm_second(long samples, int threads, long channels, long length, long mixed, const float *v, const float *g, const float *x,
                           const float *weight, const float *mean, const float *invstd, const float *g_hat, const float *g_sum,
                           float *in_g, float *in_x, float *in_weight, double *sums) {
     Outer job = {v, g, x, weight, mean, invstd, g_hat, g_sum, in_g, in_x, in_weight, sums};
     Phase *const phases[] = {second_sums_phase, second_phase};
-    in_phases(2, phases, &job, samples, threads, channels, length);
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }

@@ -1,0 +1,54 @@
+"""Power iterations of many convolutions in one compiled call, a layer per thread."""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowcurve.kernels.cpu.library import LIBRARY, Layer
+from lowcurve.kernels.engine import is_transformed
+
+
+def iterates(linear_map: Any, *tensors: Tensor) -> bool:
+    """Whether the loop can iterate a map: a plain convolution of images in float32 on the CPU, unobserved."""
+    if LIBRARY is None or any(map(is_transformed, tensors)) or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    plain = linear_map.groups == 1 and not linear_map.circular and linear_map.dilation == (1, 1)
+    return plain and all(
+        t.dtype is torch.float32 and t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous()
+        for t in tensors
+    )
+
+
+def power_iterations(
+    maps: list[Any],
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    least: int,
+    most: int,
+    settled: float,
+) -> tuple[list[Tensor], list[bool]]:
+    """Replace v by Wᵀu and u by W v, of unit length, `least` to `most` times for each layer.
+
+    Return each ∂⟨u, W v⟩/∂W, and which layers have settled: those where ‖W v‖ exceeds ‖Wᵀu‖ by no more than a part
+    `settled`. Between both is half an iteration.
+    """
+    weights = [weight.contiguous() for weight in weights]
+    slopes = [torch.empty_like(weight) for weight in weights]
+    layers = (Layer * len(maps))(*map(_layer, maps, weights, left, right, slopes))
+    assert LIBRARY is not None
+    rooms = [LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers]
+    scratch = weights[0].new_empty(sum(rooms)).split(rooms)
+    for layer, own in zip(layers, scratch, strict=True):
+        layer.scratch = own.data_ptr()
+    LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), least, most, settled, ctypes.addressof(layers))
+    torch.autograd.graph.increment_version([*left, *right])
+    return slopes, [bool(layer.settled) for layer in layers]
+
+
+def _layer(m: Any, *tensors: Tensor) -> Layer:
+    above, before = (pair[0] for pair in m.padding)
+    sizes = (m.input_shape[0], m.output_shape[0], *m.input_shape[1:], *m.output_shape[1:], *m.kernel, *m.stride)
+    return Layer(*(tensor.data_ptr() for tensor in tensors), None, *sizes, above, before)

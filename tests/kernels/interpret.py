@@ -1,0 +1,37 @@
+"""Run the GPU kernels in Triton's interpreter: `python -m tests.kernels.interpret` prints each case's largest error."""
+
+import math
+import os
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+import torch
+
+from lowcurve.kernels import gpu, reference
+from tests.kernels.truth import CASES, softplus_errors
+
+SMALL = ("(4, 5, 6, 7)", "(6, 4)", "(5, 3, 11), affine")  # the interpreter is slow
+
+
+def main() -> None:
+    cases = {name: case for name, case in CASES.items() if "norm" not in name or any(size in name for size in SMALL)}
+    worst = 0.0
+    for name, case in cases.items():
+        found = max(case(gpu))
+        worst = max(worst, found)
+        print(f"{found:.1e}  {name}")
+    for dtype, allowed in ((torch.bfloat16, 3e-2), (torch.float16, 4e-3)):
+        found = max(softplus_errors(gpu, 1.0, dtype))
+        print(f"{found:.1e}  softplus in {dtype}")
+        worst = max(worst, found * 2e-4 / allowed)
+    x = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    found, truth = (module.softplus(x, torch.tensor(0.0), 0.0) for module in (gpu, reference))
+    if not torch.equal(torch.isnan(found), torch.isnan(truth)):
+        sys.exit(f"softplus of {x.tolist()}: {found.tolist()} instead of {truth.tolist()}")
+    if worst > 2e-4:
+        sys.exit(f"the largest error is {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

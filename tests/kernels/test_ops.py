@@ -1,0 +1,57 @@
+import copy
+import math
+
+import pytest
+import torch
+
+from lowcurve.kernels import cpu, ops, reference
+from lowcurve.kernels.cpu.library import LIBRARY
+from tests.kernels.truth import CASES, random
+
+IMPLEMENTATIONS = {"reference": reference, "cpu": cpu, "dispatched": ops}
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_operators_equal_their_definition(case: str, implementation: str) -> None:
+    assert max(CASES[case](IMPLEMENTATIONS[implementation])) < 2e-4
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the loops were not compiled")
+@pytest.mark.parametrize("shape", [(3, 5, 7, 9), (2, 2000, 3, 3), (8, 16, 32, 32), (1, 7, 1, 2)])
+def test_channels_last_stays_in_its_layout_and_does_not_depend_on_threads(shape: tuple[int, ...]) -> None:
+    x = random(*shape, channels_last=True)
+    threads, results = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results.append(cpu.norm(x, None, None, None, None, 0.1, 1e-5, None, torch.tensor(1.0), 1.0, 0.0))
+    torch.set_num_threads(threads)
+    assert results[0][0].is_contiguous(memory_format=torch.channels_last)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_stays_none(value: float) -> None:
+    x = torch.tensor([value, 1.0])
+    y, truth = (module.softplus(x, torch.tensor(0.0), 0.0) for module in (cpu, reference))
+    assert torch.equal(torch.isnan(y), torch.isnan(truth))
+    assert float(y[1]) == pytest.approx(float(truth[1]))
+
+
+def test_operators_pass_pytorchs_own_checks() -> None:
+    x, rho = random(2, 3, 4), torch.tensor(0.5)
+    torch.library.opcheck(ops.softplus, (x, rho, 0.1))
+    torch.library.opcheck(ops.softplus_gradient, (x, x, rho, 0.1, True))
+    running = (torch.zeros(3), torch.ones(3))
+    torch.library.opcheck(ops.norm, (x, None, None, *running, 0.1, 1e-5, None, rho, 1.0, 0.0))
+    y, mean, invstd = ops.norm(x, None, None, *running, 0.1, 1e-5, None, rho, 1.0, 0.0)
+    torch.library.opcheck(ops.norm_gradient, (x, y, x, None, mean, invstd, 1e-5, rho, 1.0, 0.0, False, True))
+
+
+def test_running_statistics_are_known_to_have_moved() -> None:
+    running = torch.zeros(3), torch.ones(3)
+    before = [t._version for t in running]
+    ops.norm(random(4, 3, 5), None, None, *running, 0.1, 1e-5, None, None, 1.0, 0.0)
+    assert [t._version for t in running] != before
+    assert copy.deepcopy(running[0]).any()

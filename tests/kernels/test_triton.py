@@ -1,0 +1,23 @@
+"""The GPU kernels without a GPU: interpreted on the CPU against float64, and compiled for each kind of GPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+kernels = pytest.importorskip("benchmarks.kernels")
+
+
+def test_interpreted_kernels_equal_the_definitions() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpret"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", kernels.TARGETS)
+def test_kernels_compile(target: str) -> None:
+    for kernel in kernels.compile_all(target, "bf16"):
+        assert kernel.binary_bytes > 0
+        assert kernel.spills == 0, kernel
