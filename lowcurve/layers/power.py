@@ -40,7 +40,7 @@ def follow(
     for method, chosen in kinds.items():
         own = [[values[i] for i in chosen] for values in (maps, weights, left, right)]
         if method not in (_squarings, _lanczos):
-            foreach("add_", own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type,misc]
+            foreach("add_", own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type]
         for i, slope in zip(chosen, method(*own, least), strict=True):  # type: ignore[operator]
             slopes[i] = slope
     return slopes  # type: ignore[return-value]
