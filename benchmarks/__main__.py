@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.inference import inference_ratios, print_inference
 from benchmarks.memory import peak_megabytes
-from benchmarks.steps import ROWS, environment, ratios, step_times
+from benchmarks.steps import ROWS, circumstances, ratios, step_times
 
 GROWTH = {"width": [8, 16, 32], "batch": [32, 64, 128], "size": [16, 32, 64]}
 GROWTH_ROWS = ["relu", "lcnn", "lcnn+gradreg"]
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    print(f"{environment()}\n")
+    print(f"{circumstances()}\n")
     rounds = {16: 3} if options.quick else {16: 31, 64: 3}
     tables = {f"width {width}": _steps(width, laps) for width, laps in rounds.items()}
     memory = {row: peak_megabytes(row) for row in ("relu", "lcnn", "gradreg", "lcnn+gradreg", FINITE)}
@@ -44,7 +44,7 @@ def main() -> None:
     growth = {} if options.quick else {axis: _growth(axis) for axis in GROWTH}
     report = {
         "command": "make bench",
-        "environment": environment(),
+        "environment": circumstances(),
         "steps": tables,
         "memory_megabytes": memory,
         "inference": inference,

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import lowcurve as lc
-from benchmarks.steps import environment
+from benchmarks.steps import circumstances
 
 SAMPLES, FEWER = 500, 100
 RADII = {2: (0.2, 0.5, 0.8), math.inf: (0.03, 0.08, 0.15)}
@@ -40,7 +40,7 @@ def main() -> None:
     rows = [row for name, net in trained().items() for row in compare(name, net, options.quick or "ResNet" in name)]
     report = {
         "command": "python -m benchmarks.attacks",
-        "environment": environment(),
+        "environment": circumstances(),
         "steps": STEPS,
         "rows": rows,
         "summary": summary(rows),

@@ -25,13 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lowcurve as lc
-from benchmarks.steps import environment
+from benchmarks.steps import circumstances
+from lowcurve.attacks.boundary import boundary_distance
 from lowcurve.data import load_dataset
-from lowcurve.guarantees.boundary import boundary_distance
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.spectral import converge
 from lowcurve.methods import Method, build, find_method
-from lowcurve.objectives.certified import boundary_distances
+from lowcurve.objectives.certified import logits_over_slope
 
 PLAIN = Method("Plain Lipschitz", activation="softplus-10", spectral=True)
 # (design, model, sharpnesses)
@@ -46,7 +46,7 @@ MORE = 700  # training samples whose certificates are attacked as well
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainedNet:
     """One trained net: accuracy, median radii by argument, and the attack's distance."""
 
     design: str
@@ -81,7 +81,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     report = {
         "command": "python -m benchmarks.certificates",
-        "environment": environment(),
+        "environment": circumstances(),
         "violations": violations,
         "certified_samples": certified,
         "rows": [asdict(row) for row in rows],
@@ -90,12 +90,12 @@ def main() -> None:
     draw(rows, options.output / "certificates.png")
 
 
-def used_radius(row: Row) -> float:
+def used_radius(row: TrainedNet) -> float:
     """The radius that the design is judged by."""
     return row.lipschitz if row.design == "plain" else row.local
 
 
-def examine(design: str, model_name: str, sharpness: float, epochs: int, seed: int = 0) -> Row:
+def examine(design: str, model_name: str, sharpness: float, epochs: int, seed: int = 0) -> TrainedNet:
     """Train a net, certify it and attack its certificates."""
     data = load_dataset("digits")
     (x, y), (test_x, test_y) = (split.batch(slice(None)) for split in (data.train, data.test))
@@ -111,7 +111,7 @@ def examine(design: str, model_name: str, sharpness: float, epochs: int, seed: i
     nearest = boundary_distance(model, test_x, test_y)
     violations = broken(model, test_x, test_y, local.radius, nearest)
     violations += broken(model, x, y, more.radius, boundary_distance(model, x, y))
-    return Row(
+    return TrainedNet(
         design, model_name, sharpness, seed,
         accuracy=float((model(test_x).argmax(1) == test_y).double().mean()),
         lipschitz=float(plain.lipschitz_radius.median()),
@@ -145,7 +145,7 @@ def objective(design: str, model: nn.Module, sharpness: float) -> Callable[[Tens
         x = x.clone().requires_grad_()
         with fast_double_backward():
             logits = model(x)
-        distances = boundary_distances(logits, x, y)
+        distances = logits_over_slope(logits, x, y)
         return F.cross_entropy(sharpness * distances, y) + lc.curvature_penalty(model, beta=decay)
 
     return loss
@@ -180,7 +180,7 @@ def broken(model: nn.Module, x: Tensor, y: Tensor, radius: Tensor, nearest: Tens
     return int(((result.success & inside) | (nearest[chosen] < radius)).sum())
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[TrainedNet], path: Path) -> None:
     """Plot radius over accuracy: one line per design, the attack's distance dotted above it."""
     from matplotlib.figure import Figure
 
@@ -197,7 +197,7 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _print(row: Row) -> None:
+def _print(row: TrainedNet) -> None:
     radii = " ".join(f"{value:6.3f}" for value in (row.lipschitz, row.combined, row.local, row.attack))
     print(
         f"{row.design:10} {row.model:8} {row.sharpness:4g} {row.accuracy:6.3f} {radii}  "

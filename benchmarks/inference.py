@@ -11,7 +11,7 @@ import time
 import torch
 from torch import nn
 
-from benchmarks.steps import environment
+from benchmarks.steps import circumstances
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
 
@@ -57,5 +57,5 @@ def print_inference(table: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    print(environment())
+    print(circumstances())
     print_inference(inference_ratios())

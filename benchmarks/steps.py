@@ -34,7 +34,7 @@ ROWS: dict[str, tuple[str, dict[str, object], float, float | None]] = {
 }
 
 
-def environment() -> dict[str, object]:
+def circumstances() -> dict[str, object]:
     """What a figure depends on."""
     return {
         "threads": torch.get_num_threads(),
@@ -115,13 +115,13 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     size = (options.width, options.batch, options.size, options.rounds)
     table = ratios(step_times(options.rows, *size, options.channels_last))
-    print(f"width {options.width}, batch {options.batch}, {options.rounds} rounds, {environment()}")
+    print(f"width {options.width}, batch {options.batch}, {options.rounds} rounds, {circumstances()}")
     for row, figures in table.items():
         print(
             f"{row:34s} {figures['ratio']:.3f}  [{figures['low']:.3f}, {figures['high']:.3f}]  floor {figures['floor']}"
         )
     if options.json:
-        options.json.write_text(json.dumps({"environment": environment(), "table": table}, indent=1))
+        options.json.write_text(json.dumps({"environment": circumstances(), "table": table}, indent=1))
 
 
 if __name__ == "__main__":

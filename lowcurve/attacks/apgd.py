@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from lowcurve.attacks import ball, streams
+from lowcurve.attacks import ball, randomness
 from lowcurve.attacks.losses import ascent, misclassified, others, targeted_dlr
 from lowcurve.attacks.trials import Hunt, sweep
 
@@ -29,13 +29,13 @@ def apgd_targeted(
     model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
 ) -> Tensor:
     """Run APGD towards each of the nine likeliest wrong classes, `restarts` times each, until broken."""
-    key = streams.keys(x, seed)
+    key = randomness.keys(x, seed)
     with torch.no_grad():
         ranked = others(model(x), y).argsort(stable=True, dim=1, descending=True)[:, :-1]
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         target = ranked[rows, trial // restarts]
-        start = ball.random_start(streams.fold(key[rows], trial), x[rows], eps[rows], norm)
+        start = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows], norm)
         return _apgd(model, _start(start, x[rows], y[rows], target, eps[rows]), norm, steps)
 
     return sweep(x, min(_TARGETS, ranked.shape[1]) * restarts, run)

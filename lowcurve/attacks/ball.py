@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from lowcurve.attacks import streams
+from lowcurve.attacks import randomness
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def project(point: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:
 def random_start(key: Tensor, x: Tensor, eps: Tensor, norm: float) -> Tensor:
     """Draw a start per sample: uniform on the ℓ₂ sphere, or uniform in the ℓ∞ ball, clipped to the box."""
     size = x[0].numel()
-    noise = 2 * streams.uniform(key, size) - 1 if norm == math.inf else streams.normal(key, size)
+    noise = 2 * randomness.uniform(key, size) - 1 if norm == math.inf else randomness.normal(key, size)
     noise = noise.view(x.shape)
     if norm == 2:
         noise = unit(noise)

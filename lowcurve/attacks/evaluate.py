@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ATTACKS, attack, ball, flags, verify
-from lowcurve.attacks.storage import Storage, fingerprint, model_fingerprint, opened
-from lowcurve.attacks.table import Evaluation, Row
+from lowcurve.attacks.storage import Storage, opened
+from lowcurve.attacks.table import AttackedSample, Evaluation
 from lowcurve.data.dataset import Split
+from lowcurve.digest import digest, model_digest
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.observe import observing
 from lowcurve.outputs import classifier
@@ -93,8 +94,8 @@ class _Job:
     def settings(self) -> dict[str, str | int]:
         """Return what a folder's rows depend on, for comparison when it is found again."""
         return {
-            "model": model_fingerprint(self.model),
-            "data": fingerprint(self.split.images, self.split.labels),
+            "model": model_digest(self.model),
+            "data": digest(self.split.images, self.split.labels),
             "norm": str(self.norm),
             "restarts": self.restarts,
             "seed": self.seed,
@@ -106,7 +107,7 @@ class _Job:
         x, y = self.split.batch(torch.as_tensor(indices))
         return x.to(device), y.to(device)
 
-    def rows(self, name: str, eps: float, indices: Sequence[int]) -> list[Row]:
+    def rows(self, name: str, eps: float, indices: Sequence[int]) -> list[AttackedSample]:
         """Attack some samples of the split and return a row for each."""
         x, y = self.batch(indices)
         result = attack(
@@ -118,15 +119,15 @@ class _Job:
         away = ball.distance(result.adversarial, x, self.norm)
         columns = [tensor.tolist() for tensor in (y, clean, result.success, predicted, away)]
         return [
-            Row(index, label, before, name, self.budgets[name], eps, success, after, distance)
+            AttackedSample(index, label, before, name, self.budgets[name], eps, success, after, distance)
             for index, label, before, success, after, distance in zip(indices, *columns, strict=True)
         ]
 
-    def conclude(self, rows: list[Row], radii: Sequence[float]) -> Evaluation:
+    def conclude(self, rows: list[AttackedSample], radii: Sequence[float]) -> Evaluation:
         """Put the rows that were asked for in order, and raise the flags."""
         order = {name: place for place, name in enumerate(self.budgets)}
         wanted = [row for row in rows if self.budgets.get(row.attack) == row.steps and row.eps in radii]
         wanted.sort(key=lambda row: (order[row.attack], row.eps, row.sample))
         evaluation = Evaluation(tuple(wanted), self.norm)
         x, y = self.batch(range(min(PROBE, len(self.split))))
-        return replace(evaluation, flags=(*flags.probe(self.model, x, y), *flags.compare(evaluation)))
+        return replace(evaluation, flags=(*flags.of_model(self.model, x, y), *flags.of_table(evaluation)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lowcurve.attacks import ball, streams, verify
+from lowcurve.attacks import ball, randomness, verify
 from lowcurve.attacks.losses import ascent
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.files import atomically
@@ -62,7 +62,7 @@ class Stability:
 
 def noisy(x: Tensor, radius: float, seed: int = 0) -> Tensor:
     """Move each sample by `radius` in a random direction of its own (less where [0, 1] ends)."""
-    return ball.random_start(streams.keys(x, seed), x, verify.radii_per_sample(radius, x, 2.0), 2.0)
+    return ball.random_start(randomness.keys(x, seed), x, verify.radii_per_sample(radius, x, 2.0), 2.0)
 
 
 def explanation_stability(

@@ -18,7 +18,7 @@ from lowcurve.outputs import classifier
 _SLACK = 0.002  # accuracies closer than this count as equal
 
 
-def probe(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
+def of_model(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
     """Look at the model itself: zero gradients, random outputs, probabilities in place of logits."""
     flags = []
     model = classifier(model)
@@ -43,7 +43,7 @@ def probe(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
     return flags
 
 
-def compare(evaluation: Evaluation) -> list[str]:
+def of_table(evaluation: Evaluation) -> list[str]:
     """Look at the table: a black-box attack that beats white-box ones, accuracy that rises with the radius."""
     flags = []
     white = [name for name in evaluation.attacks if ATTACKS[name].white_box]

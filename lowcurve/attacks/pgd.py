@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lowcurve.attacks import ball, streams
+from lowcurve.attacks import ball, randomness
 from lowcurve.attacks.losses import ascent, finite, misclassified
 from lowcurve.attacks.trials import Hunt, sweep
 from lowcurve.errors import UserError
@@ -33,11 +33,11 @@ def projected_gradient(
     The first steps cross the ball and the last ones settle; no single length does both, and 2.5 ε/n, the usual
     one, leaves ℓ₂ runs some degrees from the best point of the sphere even where the model is linear.
     """
-    key = streams.keys(x, seed)
+    key = randomness.keys(x, seed)
     lengths = [2 * (1 - step / steps) for step in range(steps)]
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        start = ball.random_start(streams.fold(key[rows], trial), x[rows], eps[rows], norm)
+        start = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows], norm)
         return _climb(model, start, x[rows], y[rows], eps[rows], norm, lengths, loss)
 
     return sweep(x, restarts, run)

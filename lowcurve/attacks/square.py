@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from lowcurve.attacks import ball, streams
+from lowcurve.attacks import ball, randomness
 from lowcurve.attacks.losses import excess, finite, misclassified
 from lowcurve.attacks.trials import Hunt, sweep
 
@@ -22,11 +22,11 @@ def random_squares(
     model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, steps: int, restarts: int, seed: int
 ) -> Tensor:
     """Try `steps` random patches per sample, `restarts` times, and keep those that shrink the margin."""
-    key = streams.keys(x, seed)
+    key = randomness.keys(x, seed)
     images = x.reshape(-1, *_image_shape(x.shape[1:]))
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        search = streams.fold(key[rows], trial)
+        search = randomness.fold(key[rows], trial)
         found, points = _search(model, images[rows], y[rows], eps[rows], search, norm, steps, x.shape[1:])
         return found, points.reshape(x[rows].shape)
 
@@ -59,7 +59,7 @@ def _search(
             x, y, eps, key, point, best = hunt.keep(~broken, x, y, eps, key, point, best)
         if step == steps or not len(x):
             break
-        candidate = propose(point, x, eps, streams.fold(key, step), _patch(x.shape, step / steps, norm))
+        candidate = propose(point, x, eps, randomness.fold(key, step), _patch(x.shape, step / steps, norm))
     return hunt.found, hunt.points
 
 
@@ -105,14 +105,14 @@ def _window(draws: Tensor, image: Tensor, size: tuple[int, int]) -> tuple[Tensor
 def _stripes(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
     """Start for ℓ∞: vertical stripes of ±ε, one sign per channel and column."""
     count, channels, _, width = x.shape
-    sign = streams.signs(key, channels * width).to(x.dtype).view(count, channels, 1, width)
+    sign = randomness.signs(key, channels * width).to(x.dtype).view(count, channels, 1, width)
     return ball.project(x + ball.column(eps, x) * sign, x, eps, math.inf)
 
 
 def _shift(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
     """Propose for ℓ∞: move one patch by ±2ε, one sign per channel, and clip to the ball."""
-    mask, _, _ = _window(streams.uniform(key, 2), x, size)
-    sign = streams.signs(streams.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    mask, _, _ = _window(randomness.uniform(key, 2), x, size)
+    sign = randomness.signs(randomness.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
     return ball.project(point + 2 * ball.column(eps, x) * sign * mask, x, eps, math.inf)
 
 
@@ -147,7 +147,7 @@ def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
     tile = max(min(height, width) // 5, 1)
     size = (min(tile, height), tile if height > 1 else max(width // 25, 1))
     rows, columns = -(-height // size[0]), -(-width // size[1])
-    sign = streams.signs(key, channels * rows * columns).to(x.dtype).view(count, channels, rows, columns)
+    sign = randomness.signs(key, channels * rows * columns).to(x.dtype).view(count, channels, rows, columns)
     sign = sign.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :height, :width]
     pattern = _dipoles(size)[0].to(x).repeat(rows, columns)[:height, :width]
     delta = ball.unit(sign * pattern)
@@ -156,13 +156,13 @@ def _tiles(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
 
 def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
     """Propose for ℓ₂: empty one patch; its mass, and what the ball has left, join another as a dipole."""
-    draws = streams.uniform(key, 5)
+    draws = randomness.uniform(key, 5)
     delta = point - x
     target, row, column = _window(draws[:, :2], x, size)
     source, _, _ = _window(draws[:, 2:4], x, size)
     which = (draws[:, 4] < 0.5).long()[:, None, None]
     pattern = _dipoles(size).to(x)[which, row, column][:, None]
-    sign = streams.signs(streams.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    sign = randomness.signs(randomness.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
     fresh = (sign * pattern + _unit(delta * target)) * target
     spare = (eps**2 - (delta**2).flatten(1).sum(1)).clamp_min(0)[:, None, None, None] / x.shape[1]
     mass = (spare + (delta * (target | source)).square().sum((2, 3), keepdim=True)).sqrt()

@@ -1,7 +1,6 @@
 """Where do the rows live? In `samples.csv`, appended batch by batch, so that a killed evaluation can go on."""
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator
@@ -10,14 +9,11 @@ from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from lowcurve.attacks.table import Evaluation, Row
+from lowcurve.attacks.table import AttackedSample, Evaluation
 from lowcurve.errors import UserError
 from lowcurve.files import append, cut, lock, make_folder, read_bytes, write_json
 
-_COLUMNS = [field.name for field in fields(Row)]
+_COLUMNS = [field.name for field in fields(AttackedSample)]
 
 
 class Storage:
@@ -40,7 +36,7 @@ class Storage:
                 f"{', '.join(differing)}; choose another folder or delete this one"
             )
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[AttackedSample]:
         """Return the rows so far, each once, after cutting off a torn last line.
 
         Files of earlier versions may hold rows twice, where two processes wrote at the same time.
@@ -54,7 +50,7 @@ class Storage:
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
             cut(self.samples, len(whole))
-        rows: dict[tuple[str, int, float, int], Row] = {}
+        rows: dict[tuple[str, int, float, int], AttackedSample] = {}
         try:
             for record in csv.DictReader(io.StringIO(whole.decode())):
                 row = _parse(record)
@@ -63,7 +59,7 @@ class Storage:
             raise UserError(f"{self.samples} is damaged ({error}); delete {self.folder} and attack anew") from None
         return list(rows.values())
 
-    def append(self, rows: Iterable[Row]) -> None:
+    def append(self, rows: Iterable[AttackedSample]) -> None:
         """Add rows and wait until the disk has them."""
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -97,8 +93,8 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _parse(record: dict[str, str]) -> Row:
-    return Row(
+def _parse(record: dict[str, str]) -> AttackedSample:
+    return AttackedSample(
         sample=int(record["sample"]),
         label=int(record["label"]),
         clean=int(record["clean"]),
@@ -109,18 +105,3 @@ def _parse(record: dict[str, str]) -> Row:
         predicted=int(record["predicted"]),
         distance=float(record["distance"]),
     )
-
-
-def fingerprint(*tensors: Tensor) -> str:
-    """Return a digest of the tensors' shapes, types and bytes."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        data = tensor.detach().cpu().contiguous()
-        digest.update(f"{tuple(data.shape)} {data.dtype}".encode())
-        digest.update(data.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def model_fingerprint(model: nn.Module) -> str:
-    """Return a digest of a model's parameters and buffers."""
-    return fingerprint(*model.state_dict().values())

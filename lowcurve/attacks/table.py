@@ -9,7 +9,7 @@ CLEAN, WORST = "clean", "worst"
 
 
 @dataclass(frozen=True)
-class Row:
+class AttackedSample:
     """One sample under one attack at one radius.
 
     `clean` is the class predicted at the sample, `predicted` at the example found, at distance `distance`.
@@ -27,7 +27,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Cell:
+class RobustAccuracy:
     """The accuracy left by one attack at one radius, with its 95 % interval (Wilson), over `samples` samples."""
 
     attack: str
@@ -38,30 +38,30 @@ class Cell:
     samples: int
 
 
-def cell(attack: str, eps: float, survived: Iterable[bool]) -> Cell:
+def robust_accuracy(attack: str, eps: float, survived: Iterable[bool]) -> RobustAccuracy:
     """Count survivors.
 
-    >>> cell("pgd", 0.1, [True] * 8 + [False] * 2)
-    Cell(attack='pgd', eps=0.1, accuracy=0.8, low=0.490..., high=0.943..., samples=10)
+    >>> robust_accuracy("pgd", 0.1, [True] * 8 + [False] * 2)
+    RobustAccuracy(attack='pgd', eps=0.1, accuracy=0.8, low=0.490..., high=0.943..., samples=10)
     """
     from scipy.stats import binomtest
 
     flags = list(survived)
     test = binomtest(sum(flags), len(flags))
     interval = test.proportion_ci(method="wilson")
-    return Cell(attack, eps, sum(flags) / len(flags), float(interval.low), float(interval.high), len(flags))
+    return RobustAccuracy(attack, eps, sum(flags) / len(flags), float(interval.low), float(interval.high), len(flags))
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The rows of an evaluation in `norm`, and warnings about what its figures can be trusted for."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AttackedSample, ...]
     norm: float
     flags: tuple[str, ...] = ()
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[RobustAccuracy, ...]:
         """Clean accuracy first (radius 0), then each attack by radius, then the worst of several attacks."""
         clean = {row.sample: row.clean == row.label for row in self.rows}
         single: dict[tuple[str, float], list[bool]] = defaultdict(list)
@@ -69,10 +69,10 @@ class Evaluation:
         for row in self.rows:
             single[row.attack, row.eps].append(not row.success)
             together[row.eps][row.sample] = together[row.eps].get(row.sample, True) and not row.success
-        cells = [cell(CLEAN, 0.0, clean.values())]
-        cells += [cell(*key, survived) for key, survived in single.items()]
+        cells = [robust_accuracy(CLEAN, 0.0, clean.values())]
+        cells += [robust_accuracy(*key, survived) for key, survived in single.items()]
         if len(self.attacks) > 1:
-            cells += [cell(WORST, eps, survived.values()) for eps, survived in together.items()]
+            cells += [robust_accuracy(WORST, eps, survived.values()) for eps, survived in together.items()]
         return tuple(cells)
 
     @cached_property
@@ -85,7 +85,7 @@ class Evaluation:
         """The radii, from small to large."""
         return tuple(sorted({row.eps for row in self.rows}))
 
-    def cell(self, attack: str, eps: float) -> Cell:
+    def cell(self, attack: str, eps: float) -> RobustAccuracy:
         """Return the cell of one attack ("clean" and "worst" too) at one radius."""
         return next(cell for cell in self.cells if (cell.attack, cell.eps) == (attack, eps))
 
@@ -93,6 +93,6 @@ class Evaluation:
         """Return the accuracy that one attack leaves at one radius."""
         return self.cell(attack, eps).accuracy
 
-    def curve(self, attack: str) -> list[Cell]:
+    def curve(self, attack: str) -> list[RobustAccuracy]:
         """Return clean accuracy and then the attack's cells by growing radius."""
         return [self.cell(CLEAN, 0.0), *(self.cell(attack, eps) for eps in self.radii)]

@@ -31,8 +31,8 @@ def certify(
 ) -> None:
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
     from lowcurve import text
+    from lowcurve.attacks.boundary import boundary_distance
     from lowcurve.commands.target import resolve
-    from lowcurve.guarantees.boundary import boundary_distance
     from lowcurve.guarantees.certificate import certify_steps
     from lowcurve.guarantees.graph import network
     from lowcurve.guarantees.summary import bounds_of

@@ -35,7 +35,7 @@ def convert(
     from lowcurve.errors import UserError
     from lowcurve.geometry.compare import compare
     from lowcurve.geometry.kinks import describe, kinks
-    from lowcurve.surgery.convert import convert as operate
+    from lowcurve.surgery.convert import convert as convert_model
 
     count = options.count(samples)
     shape = None if input_size is None else options.whole_numbers(input_size, "--input-size", least=1)
@@ -43,7 +43,7 @@ def convert(
         raise UserError("expected --data or --input-size, got both; leave one out")
     model, x, y = _load(target, data, data_dir, shape, count, trust)
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
-    low, report = operate(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
+    low, report = convert_model(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
     console = text.console()
     sites = Table("where", "was", "now", "note", box=None, header_style="bold")
     for row in report.rows():

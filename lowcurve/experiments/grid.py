@@ -103,7 +103,7 @@ def _config(
 
 def fingerprint(config: "Config") -> str:
     """Return eight hex digits of the hash of every setting that changes the trained weights."""
-    from lowcurve.training.start import PLACE
+    from lowcurve.training.start import MAY_DIFFER
 
     tree = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     flat = {
@@ -112,5 +112,5 @@ def fingerprint(config: "Config") -> str:
         if isinstance(part, dict)
         for key, value in part.items()
     }
-    content = {key: value for key, value in flat.items() if key not in PLACE}
+    content = {key: value for key, value in flat.items() if key not in MAY_DIFFER}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

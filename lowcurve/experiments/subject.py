@@ -44,6 +44,6 @@ class Subject:
 
     def accuracy(self, split: str = "test") -> float:
         """Return the accuracy on a whole split."""
-        from lowcurve.training.loop import evaluate
+        from lowcurve.training.loop import accuracy_and_loss
 
-        return evaluate(self.model, self.split(split))[0]
+        return accuracy_and_loss(self.model, self.split(split))[0]

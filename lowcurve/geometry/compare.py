@@ -16,7 +16,7 @@ STAND_IN = 1000.0  # the paper's baseline
 _FIELDS = {"gradient norm": "gradient_norm", "Hessian norm": "hessian_norm", "curvature": "curvature"}
 
 
-class Row(NamedTuple):
+class Comparison(NamedTuple):
     """One quantity of the model as it came, as surgery returns it, and of the stand-in for a model with kinks."""
 
     quantity: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 def compare(
     before: nn.Module, after: nn.Module, x: Tensor, y: Tensor | None = None, stand_in: float = STAND_IN
-) -> list[Row]:
+) -> list[Comparison]:
     """Measure both models on inputs x, with labels y or, without, with the first model's own predictions.
 
     The Hessian of a ReLU network is blind to its kinks, so a model that has some is measured a second time, with
@@ -35,9 +35,9 @@ def compare(
     """
     first, second = _logits(before, x), _logits(after, x)
     labels = first.argmax(1) if y is None else y
-    rows = [Row("same prediction, %", 100.0, _share(first.argmax(1) == second.argmax(1)))]
+    rows = [Comparison("same prediction, %", 100.0, _share(first.argmax(1) == second.argmax(1)))]
     if y is not None:
-        rows.append(Row("accuracy, %", _share(first.argmax(1) == y), _share(second.argmax(1) == y)))
+        rows.append(Comparison("accuracy, %", _share(first.argmax(1) == y), _share(second.argmax(1) == y)))
     models = [before, after]
     if kinks(before, x[:1]):
         models.append(smooth_stand_in(before, x[:1], stand_in))
@@ -48,12 +48,12 @@ def compare(
     return rows
 
 
-def _rows(of: str, measured: list[Geometry]) -> list[Row]:
+def _rows(of: str, measured: list[Geometry]) -> list[Comparison]:
     rows = []
     for name, field in _FIELDS.items():
         values = [getattr(geometry, field) for geometry in measured]
-        rows.append(Row(f"{name} of {of}, median", *(float(value.nanmedian()) for value in values)))
-        rows.append(Row(f"{name} of {of}, mean", *(float(value.nanmean()) for value in values)))
+        rows.append(Comparison(f"{name} of {of}, median", *(float(value.nanmedian()) for value in values)))
+        rows.append(Comparison(f"{name} of {of}, mean", *(float(value.nanmean()) for value in values)))
     return rows
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lowcurve.attacks.storage import fingerprint
 from lowcurve.data.dataset import Split, how_many, stratified
+from lowcurve.digest import digest, model_digest
 from lowcurve.errors import unknown_name
 from lowcurve.files import atomically, make_folder
 from lowcurve.geometry.curvature import curvature
@@ -146,10 +146,10 @@ def _measure_batch(
 
 
 def _about(model: nn.Module, split: Split, chosen: Tensor) -> dict[str, str]:
-    """Return what tells one measurement from another: fingerprints of the model and of the samples."""
+    """Return what tells one measurement from another: digests of the model and of the samples."""
     return {
-        "model": fingerprint(*model.state_dict().values()),
-        "data": fingerprint(split.images, split.labels, chosen),
+        "model": model_digest(model),
+        "data": digest(split.images, split.labels, chosen),
     }
 
 

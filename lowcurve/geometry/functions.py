@@ -65,7 +65,7 @@ def local_model(of: Of) -> Callable[[Any, Tensor], tuple[Tensor, Tensor]]:
     return local_loss
 
 
-def evaluate(model: nn.Module, x: Tensor) -> Any:
+def twice_differentiable(model: nn.Module, x: Tensor) -> Any:
     """Return model(x) on a graph that can be differentiated twice, cheaply; `x` itself is never written."""
     with fast_double_backward(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
         return model(x.clone())
@@ -91,7 +91,7 @@ def checked_labels(model: nn.Module, x: Tensor, y: Tensor | None, of: Of) -> Ten
     if y is not None:
         checks.labels(y, x)
     with torch.no_grad():
-        outputs = checks.run(model, x if y is None else x[:1], partial(evaluate, model))
+        outputs = checks.run(model, x if y is None else x[:1], partial(twice_differentiable, model))
     if callable(of):
         return torch.zeros(len(x), dtype=torch.long, device=x.device) if y is None else y.to(x.device, copy=True)
     logits = logits_of(outputs)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
-from lowcurve.geometry.functions import Of, evaluate, local_model
+from lowcurve.geometry.functions import Of, local_model, twice_differentiable
 from lowcurve.kernels.replace import fast_double_backward
 
 
@@ -23,7 +23,7 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         with fast_double_backward():
-            outputs = evaluate(model, leaf)
+            outputs = twice_differentiable(model, leaf)
         values, log_scale = local_model(of)(outputs, y)
         if values.shape != (len(x),):
             raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.geometry.curvature import curvature
-from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, evaluate, scalar_function
+from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, scalar_function, twice_differentiable
 from lowcurve.geometry.hvp import Hessian, chunks, gradients
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
 from lowcurve.observe import observing
@@ -158,7 +158,7 @@ class _Center:
     def _evaluate(self, x: Tensor) -> Tensor:
         """Return f / s at `x` in float64; a loss goes through its logarithm, which cannot underflow."""
         with torch.no_grad():
-            outputs = evaluate(self._model, x)
+            outputs = twice_differentiable(self._model, x)
             if self._of != "loss":
                 return scalar_function(self._of)(outputs, self._y).double()
             outputs = logits_of(outputs).double()

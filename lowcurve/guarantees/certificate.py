@@ -20,9 +20,9 @@ from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
 from lowcurve.guarantees.expansion import Expansion, curvature, expand
 from lowcurve.guarantees.graph import network, refuse_difference
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.radius import Margins
 from lowcurve.guarantees.rounding import rounding
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.observe import observing
 from lowcurve.outputs import logits_of, returning_logits

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from lowcurve.guarantees.arithmetic import FLOAT64
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.rounding import rounding, slope_errors
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Activation, Ball, Reach, spread
 
 

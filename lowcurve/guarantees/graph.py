@@ -18,8 +18,8 @@ from lowcurve.guarantees import functions, layers
 from lowcurve.guarantees.affine import Channelwise, Linear
 from lowcurve.guarantees.arithmetic import FLOAT64
 from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten, refuse_unseen_writes
+from lowcurve.guarantees.network import Network, Node, Shape
 from lowcurve.guarantees.rounding import rounding
-from lowcurve.guarantees.steplist import Network, Node, Shape
 from lowcurve.guarantees.steps import Reshape, Step
 from lowcurve.random import generator
 from lowcurve.surgery.graphs import graph_module

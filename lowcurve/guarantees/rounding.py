@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lowcurve.guarantees.affine import Affine
 from lowcurve.guarantees.arithmetic import FLOAT64, Arithmetic
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Activation, Add, Concatenate, MaxPool, Reach, Reshape, Step, spread
 from lowcurve.layers.traits import ULPS
 

@@ -10,8 +10,8 @@ from lowcurve import checks
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block
 from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
 from lowcurve.layers.traits import learned_logs
 from lowcurve.outputs import returning_logits

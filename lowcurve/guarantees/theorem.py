@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowcurve.guarantees.steplist import Network
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.steps import Activation
 
 REASON = (

@@ -19,11 +19,11 @@ from torch import Tensor
 from lowcurve.objectives.term import Term
 
 
-def boundary_distances(logits: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def logits_over_slope(logits: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return z / ‖∇ₓm‖₂, differentiable, of shape (N, C); `logits` were computed from `x`, which needs a gradient.
 
     >>> x = torch.tensor([[1.0, 0.0]], requires_grad=True)
-    >>> distances = boundary_distances(x * 3.0, x, torch.tensor([0]))  # boundary x₀ = x₁, 1/√2 away
+    >>> distances = logits_over_slope(x * 3.0, x, torch.tensor([0]))  # boundary x₀ = x₁, 1/√2 away
     >>> round(float(distances[0, 0] - distances[0, 1]), 4)
     0.7071
     """
@@ -44,4 +44,4 @@ class BoundaryDistances(Term):
 
     def change_scores(self, scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """κ z / ‖∇ₓm‖."""
-        return self.sharpness * boundary_distances(scores, x, y)
+        return self.sharpness * logits_over_slope(scores, x, y)

@@ -30,7 +30,7 @@ from lowcurve.surgery.refuse import (
 from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
-from lowcurve.surgery.trace import activation_functions, separate, slots
+from lowcurve.surgery.trace import activation_functions, separate_activations, slots
 
 
 @dataclass
@@ -93,7 +93,7 @@ def convert(
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
-        run, origins = separate(model, example_input, run, untouched)
+        run, origins = separate_activations(model, example_input, run, untouched)
     surgery = _Surgery(model, run, untouched)
     _note_what_stays(surgery)
     if spectral:
@@ -178,7 +178,7 @@ def _note_what_stays(surgery: _Surgery) -> None:
 def replace_rectifiers(model: nn.Module, example_input: Any, beta: float) -> nn.Module:
     """Put softplus of this β in place of what it tends to (ReLU, LeakyReLU, clips) and of nothing else, in place."""
     refuse_wrapped(model)
-    run, origins = separate(model, example_input, probe(model, example_input), ())
+    run, origins = separate_activations(model, example_input, probe(model, example_input), ())
     surgery = _Surgery(model, run, {})
     _replace_activations(surgery, origins, beta, same_limit=True)
     return surgery.model

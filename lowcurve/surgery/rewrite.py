@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from lowcurve.errors import UserError
 from lowcurve.surgery.inlined import inline
 from lowcurve.surgery.probe import Record, tensors
-from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
+from lowcurve.surgery.rules import FUNCTIONS, REPLACED, activation_rule
 
 _REMEDY = (
     "call activations as modules, one nn.ReLU() per place, or move the part of the forward that calls them into "
@@ -148,11 +148,11 @@ def _module_of(node: fx.Node, owner: nn.Module) -> tuple[nn.Module | None, str, 
     if node.op not in ("call_method", "call_function") or function not in FUNCTIONS:
         return None, "", False
     kind = FUNCTIONS[function][0]
-    if kind not in ACTIVATIONS and not issubclass(kind, nn.modules.dropout._DropoutNd):
+    if kind not in REPLACED and not issubclass(kind, nn.modules.dropout._DropoutNd):
         return None, "", False
     module = module_for(function, node.args[1:], {k: v for k, v in node.kwargs.items() if k != "input"})
     in_place = function.__name__.endswith("_") or getattr(module, "inplace", False)
-    return module, spelled(function) if kind in ACTIVATIONS else "", in_place
+    return module, spelled(function) if kind in REPLACED else "", in_place
 
 
 def module_for(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:

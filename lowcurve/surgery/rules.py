@@ -1,6 +1,6 @@
 """What becomes of each kind of layer? The policy table of the surgery: type -> rule, function -> type.
 
-Activations are replaced by `ACTIVATIONS`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`.
+Activations are replaced by `REPLACED`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`.
 `FUNCTIONS` says which module a functional activation stands for, so that there is one rule for both spellings.
 """
 
@@ -36,7 +36,7 @@ def _clip(module: nn.Hardtanh, init_beta: float) -> nn.Module:
 
 _TO_RELU = Rule(_centered, "tends to ReLU for large β")
 
-ACTIVATIONS: dict[type[nn.Module], Rule] = {
+REPLACED: dict[type[nn.Module], Rule] = {
     nn.ReLU: Rule(_centered),
     nn.LeakyReLU: Rule(_leaky),
     nn.ReLU6: Rule(_clip),
@@ -153,7 +153,7 @@ ATTENTIONS = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 def activation_rule(module: nn.Module) -> Rule | None:
     """Return the rule for an activation; a subclass with a forward of its own is no longer that activation."""
     named = NAMED_ACTIVATIONS.get(type(module).__name__)
-    return named or _lookup(ACTIVATIONS, module, own_forward=False)
+    return named or _lookup(REPLACED, module, own_forward=False)
 
 
 def reason_left(module: nn.Module) -> str | None:

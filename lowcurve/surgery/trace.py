@@ -1,7 +1,7 @@
 """How does every activation become a module of its own, whatever the model's forward looks like?
 
-`separate` leaves the function as it is: afterwards each place that applies an activation holds a module that is used
-there and nowhere else, out of place. Replacing activations is then a matter of replacing modules.
+`separate_activations` leaves the function as it is: afterwards each place that applies an activation holds a module
+that is used there and nowhere else, out of place. Replacing activations is then a matter of replacing modules.
 
 Most models need little for this: a module used once stays. Where a forward calls a function (`F.relu`, `x.relu_()`)
 or one module several times, that one forward, with its children as black boxes, is traced by torch.fx and its
@@ -22,10 +22,10 @@ from lowcurve.surgery.inlined import is_inlined
 from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rewrite import module_for, rewrite, spelled
-from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, activation_rule
+from lowcurve.surgery.rules import FUNCTIONS, REPLACED, activation_rule
 
 
-def separate(
+def separate_activations(
     model: nn.Module, example_input: Any, before: Probe, untouched: Container[nn.Module]
 ) -> tuple[Probe, dict[nn.Module, str]]:
     """Give each activation site outside `untouched` a module of its own; the model is changed, its function is not.
@@ -59,7 +59,7 @@ def separate(
 def activation_functions(record: Record) -> Iterator[tuple[Callable[..., Any], list[FunctionCall]]]:
     """Yield the functional activations that a forward calls, with the calls."""
     for function, calls in record.functions.items():
-        if function in FUNCTIONS and FUNCTIONS[function][0] in ACTIVATIONS:
+        if function in FUNCTIONS and FUNCTIONS[function][0] in REPLACED:
             yield function, calls
 
 

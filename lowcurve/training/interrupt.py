@@ -8,7 +8,7 @@ from types import FrameType
 from typing import NoReturn
 
 
-class Request:
+class StopRequest:
     """A signal that has come, if any."""
 
     signal: int | None = None
@@ -21,9 +21,9 @@ class Request:
 
 
 @contextmanager
-def stop_requests() -> Iterator[Request]:
+def stop_requests() -> Iterator[StopRequest]:
     """Collect SIGINT and SIGTERM for the duration, in the main thread; a second SIGINT interrupts at once."""
-    request = Request()
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

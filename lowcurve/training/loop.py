@@ -33,12 +33,12 @@ from lowcurve.training.checkpoint import (
 )
 from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, processes
-from lowcurve.training.interrupt import Request, stop_requests
+from lowcurve.training.interrupt import StopRequest, stop_requests
 from lowcurve.training.log import Log, Meter, constants, rows_before
 from lowcurve.training.machine import flushed_denormals, kept_memory
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
-from lowcurve.training.runs import Run, environment
+from lowcurve.training.runs import Run, run_environment
 from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.sync import synchronize
@@ -161,13 +161,13 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     elif config.model.source and world.first:
         keep_source(config.model.source, run.folder)
     if world.first:
-        write_json(run.folder / "environment.json", environment(run, dataset, world.size))
+        write_json(run.folder / "environment.json", run_environment(run, dataset, world.size))
     if not checkpoint:
         session.save()  # a full disk or a wrong folder shows now, not after the first hour
     return session
 
 
-def _train(session: Session, request: Request) -> None:
+def _train(session: Session, request: StopRequest) -> None:
     settings = session.config.train
     log = Log(session.run.folder, session.epoch, session.world.first)
     with bars() as display:
@@ -184,7 +184,7 @@ def _train(session: Session, request: Request) -> None:
         finish(session.run, session.model, log.rows, session.seconds)
 
 
-def _train_epoch(session: Session, request: Request, show: Callable[..., None]) -> float:
+def _train_epoch(session: Session, request: StopRequest, show: Callable[..., None]) -> float:
     """Train to the end of the epoch; return images per second of all processes."""
     world, loader, samples = session.world, session.loader(), 0
     reads = 1 if world.size == 1 and world.device.type == "cpu" else READ_EVERY
@@ -229,7 +229,7 @@ def _healthy(session: Session) -> dict[str, float]:
     return means
 
 
-def _save_or_stop(session: Session, request: Request, done: int) -> None:
+def _save_or_stop(session: Session, request: StopRequest, done: int) -> None:
     """Save where it is time to or a signal has come, and obey the signal; `done` counts steps from the start."""
     world = session.world
     if world.size > 1 and done % AGREE_EVERY:
@@ -250,11 +250,13 @@ def _row(session: Session, speed: float) -> dict[str, Any]:
     row |= {"train_accuracy" if name == "accuracy" else name: mean for name, mean in means.items()}
     last = session.epoch + 1 == settings.epochs
     if last or (session.epoch + 1) % settings.evaluate_every == 0:
-        row["test_accuracy"], row["test_loss"] = evaluate(session.model, session.dataset.test, session.world)
+        row["test_accuracy"], row["test_loss"] = accuracy_and_loss(session.model, session.dataset.test, session.world)
     return row | constants(session.model)
 
 
-def evaluate(model: nn.Module, split: Split, world: World | None = None, batch_size: int = 500) -> tuple[float, float]:
+def accuracy_and_loss(
+    model: nn.Module, split: Split, world: World | None = None, batch_size: int = 500
+) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy over `split` in eval mode; the model's mode is restored."""
     device = next(model.parameters()).device
     world = world or World(0, 1, device)

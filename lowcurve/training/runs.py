@@ -130,7 +130,7 @@ def _read_weights(run: Run) -> dict[str, Tensor]:
         raise UserError(f"cannot read {path}: {error}; train it again") from None
 
 
-def environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
+def run_environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, Any]:
     """Describe what a run is made with; where it is resumed, "earlier" keeps what it was begun with."""
     try:
         last = run.environment

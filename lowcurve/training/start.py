@@ -16,7 +16,7 @@ from lowcurve.training.runs import Run
 Resume = Literal["auto", "never"]
 # What may differ when a run goes on: where it is, how it lies in memory (which changes rounding, and the order of noise
 # where there is any) and how it is watched, not what it computes.
-PLACE = {
+MAY_DIFFER = {
     "name",
     "output",
     "data.dir",
@@ -61,7 +61,7 @@ def _compare(before: Config, now: Config, folder: Path) -> None:
         _flat(now.model_dump(mode="json", by_alias=True)),
     )
     changed = [
-        f"{key}: {old[key]!r} before, {new[key]!r} now" for key in old if old[key] != new[key] and key not in PLACE
+        f"{key}: {old[key]!r} before, {new[key]!r} now" for key in old if old[key] != new[key] and key not in MAY_DIFFER
     ]
     if changed:
         raise UserError(

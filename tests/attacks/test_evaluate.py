@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lowcurve.attacks import attack, flags
 from lowcurve.attacks.curves import plot_curves, survival
 from lowcurve.attacks.evaluate import evaluate
-from lowcurve.attacks.table import Evaluation, Row, cell
+from lowcurve.attacks.table import AttackedSample, Evaluation, robust_accuracy
 from lowcurve.data import load_dataset
 from lowcurve.data.dataset import Split
 from lowcurve.errors import UserError
@@ -143,7 +143,7 @@ def test_intervals_are_wilsons(hits: int, count: int) -> None:
     z, p = 1.959963984540054, hits / count
     center = (p + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count**2))
-    found = cell("pgd", 0.1, [True] * hits + [False] * (count - hits))
+    found = robust_accuracy("pgd", 0.1, [True] * hits + [False] * (count - hits))
     assert (found.low, found.high) == pytest.approx((max(center - half, 0), min(center + half, 1)), abs=1e-9)
     assert found.accuracy == p
 
@@ -162,16 +162,16 @@ class Noisy(nn.Linear):
 
 def test_flags_of_a_model() -> None:
     x, y = torch.rand(30, 6), torch.randint(3, (30,))
-    assert flags.probe(nn.Linear(6, 3), x, y) == []
-    assert "30 of 30 samples have a zero gradient" in flags.probe(Blurred(), x, y)[0]
-    assert "random" in flags.probe(Noisy(6, 3), x, y)[0]
-    assert "softmax" in flags.probe(nn.Sequential(nn.Linear(6, 3), nn.Softmax(1)), x, y)[0]
+    assert flags.of_model(nn.Linear(6, 3), x, y) == []
+    assert "30 of 30 samples have a zero gradient" in flags.of_model(Blurred(), x, y)[0]
+    assert "random" in flags.of_model(Noisy(6, 3), x, y)[0]
+    assert "softmax" in flags.of_model(nn.Sequential(nn.Linear(6, 3), nn.Softmax(1)), x, y)[0]
 
 
 def table(**broken: dict[float, int]) -> Evaluation:
     """Ten samples; so many of them are broken by each attack at each radius."""
     rows = [
-        Row(sample, 0, 0, name.replace("_", "-"), 1, eps, sample < count, int(sample < count), 0.0)
+        AttackedSample(sample, 0, 0, name.replace("_", "-"), 1, eps, sample < count, int(sample < count), 0.0)
         for name, radii in broken.items()
         for eps, count in radii.items()
         for sample in range(10)
@@ -180,10 +180,10 @@ def table(**broken: dict[float, int]) -> Evaluation:
 
 
 def test_flags_of_a_table() -> None:
-    assert flags.compare(table(pgd={0.1: 2, 0.2: 5}, square={0.1: 1, 0.2: 5})) == []
-    (flag,) = flags.compare(table(pgd={0.1: 2}, apgd_t={0.1: 3}, square={0.1: 5}))
+    assert flags.of_table(table(pgd={0.1: 2, 0.2: 5}, square={0.1: 1, 0.2: 5})) == []
+    (flag,) = flags.of_table(table(pgd={0.1: 2}, apgd_t={0.1: 3}, square={0.1: 5}))
     assert "square is 20.0% stronger than every gradient attack at ε = 0.1" in flag
-    (flag,) = flags.compare(table(pgd={0.1: 5, 0.2: 3}))
+    (flag,) = flags.of_table(table(pgd={0.1: 5, 0.2: 3}))
     assert "accuracy under pgd rises from 50.0% at ε = 0.1 to 70.0% at ε = 0.2" in flag
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lowcurve.errors import UserError
-from lowcurve.geometry.tensors import covariant_matmul, essential_bound, pdiag2, pdiag3, unfold, unfolding_bound
+from tests.geometry.tensors import covariant_matmul, essential_bound, pdiag2, pdiag3, unfold, unfolding_bound
 
 sizes = st.integers(1, 5)
 

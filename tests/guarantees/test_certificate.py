@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import lowcurve as lc
+from lowcurve.attacks.boundary import boundary_distance
 from lowcurve.errors import UserError
-from lowcurve.guarantees.boundary import boundary_distance
 from lowcurve.guarantees.expansion import curvature, expand, knapsack
 from lowcurve.guarantees.graph import network
 from lowcurve.guarantees.radius import combined_radius

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowcurve as lc
+from lowcurve.attacks.boundary import boundary_distance
 from lowcurve.errors import UserError
-from lowcurve.guarantees.boundary import boundary_distance
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 
 ACTIVATIONS = (

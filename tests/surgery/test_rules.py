@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from lowcurve import convert
 from lowcurve.surgery.rewrite import module_for
-from lowcurve.surgery.rules import ACTIVATIONS, FUNCTIONS, LEFT, NAMED_ACTIVATIONS, REFUSED
+from lowcurve.surgery.rules import FUNCTIONS, LEFT, NAMED_ACTIVATIONS, REFUSED, REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "conversion.md"
-CALLS = [f for f, (kind, _) in FUNCTIONS.items() if kind in ACTIVATIONS]
+CALLS = [f for f, (kind, _) in FUNCTIONS.items() if kind in REPLACED]
 
 
-@pytest.mark.parametrize("kind", [*ACTIVATIONS, *LEFT, *REFUSED], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*REPLACED, *LEFT, *REFUSED], ids=lambda kind: kind.__name__)
 def test_every_rule_is_documented(kind):
     assert f"`{kind.__name__}`" in PAGE.read_text()
 
@@ -45,7 +45,7 @@ def test_arguments_reach_the_module():
 
 
 def test_every_elementwise_activation_of_torch_has_a_decision():
-    decided = {*ACTIVATIONS, *LEFT, *REFUSED}
+    decided = {*REPLACED, *LEFT, *REFUSED}
     no_activation = {"MultiheadAttention", "Softmin", "Softmax2d", "Tanhshrink"}
     for name, kind in inspect.getmembers(nn.modules.activation, inspect.isclass):
         if (
@@ -56,7 +56,7 @@ def test_every_elementwise_activation_of_torch_has_a_decision():
             assert decided & set(kind.__mro__), name
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", REPLACED, ids=lambda kind: kind.__name__)
 def test_replacements_tend_to_what_the_note_says(kind):
     low, report = convert(nn.Sequential(kind()), torch.zeros(1, 3), init_beta=1e6)
     x = torch.linspace(-4, 4, 33)

@@ -15,7 +15,7 @@ from lowcurve.errors import UserError
 from lowcurve.layers.spectral import spectral_of
 from lowcurve.methods import METHODS
 from lowcurve.training.log import Meter
-from lowcurve.training.loop import evaluate, train
+from lowcurve.training.loop import accuracy_and_loss, train
 from lowcurve.training.runs import Run, load, load_config
 from tests.training.makers import recipe, same_bits, small_net, weights
 
@@ -79,7 +79,7 @@ class TestFolder:
         model = load(finished.folder, factory=small_net)
         assert torch.equal(torch.random.get_rng_state(), before) and not model.training
         test = load_dataset("digits").subset(96, 50).test
-        assert evaluate(model, test)[0] == finished.summary["accuracy"]
+        assert accuracy_and_loss(model, test)[0] == finished.summary["accuracy"]
         assert same_bits(dict(model.state_dict()), weights(finished))
 
     def test_the_environment_and_the_card_tell_what_it_was_made_with(self, finished: Run) -> None:

@@ -1,0 +1,25 @@
+"""Is this the same model, are these the same samples? Digests of tensors, which tell one evaluation from another."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+
+def digest(*tensors: Tensor) -> str:
+    """Return a digest of the tensors' shapes, types and bytes.
+
+    >>> digest(torch.zeros(2)) == digest(torch.zeros(2)), digest(torch.zeros(2)) == digest(torch.zeros(2, 1))
+    (True, False)
+    """
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        data = tensor.detach().cpu().contiguous()
+        whole.update(f"{tuple(data.shape)} {data.dtype}".encode())
+        whole.update(data.flatten().view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def model_digest(model: nn.Module) -> str:
+    """Return a digest of a model's parameters and buffers."""
+    return digest(*model.state_dict().values())
