@@ -29,7 +29,7 @@ def noise(truth: Callable[[Tensor], Values], plain: Callable[[Tensor], Values], 
     except (RuntimeError, ValueError) as error:  # PyTorch has no second derivative of hardsigmoid, for example
         raise Unfit(str(error)) from error
     generator = torch.Generator().manual_seed(0)
-    unit = torch.finfo(x.dtype).eps
+    unit = _unit(x.dtype)
     for _ in range(_JITTERS):
         step = (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1) * unit
         rounded.append(truth(wide + step * (1 + wide.abs())))
@@ -43,7 +43,7 @@ def noise(truth: Callable[[Tensor], Values], plain: Callable[[Tensor], Values], 
 
 def compare(found: Values, exact: Values, error: Values, precision: torch.dtype, what: str) -> None:
     """Raise a finding where a value is further from the truth than the error to expect explains."""
-    unit, overflow = torch.finfo(precision).eps, torch.finfo(precision).max / 1e4
+    unit, overflow = _unit(precision), torch.finfo(precision).max / 1e4
     finite = [value for value in exact.values() if value.numel() and bool(value.isfinite().all())]
     # A saturated softplus has a tiny slope, known as exactly as one of size 1 is: it is computed from the output.
     largest = max([1.0, *(float(value.abs().max()) for value in finite)])
@@ -57,3 +57,8 @@ def compare(found: Values, exact: Values, error: Values, precision: torch.dtype,
                 f"{what}: {name} is {float(distance):.3g} from the truth, of size {float(value.abs().max()):.3g}; "
                 f"{float(allowed):.3g} would be rounding"
             )
+
+
+def _unit(precision: torch.dtype) -> float:
+    """Return the relative error of one rounding; the truth itself, in float64, has several of them."""
+    return max(torch.finfo(precision).eps, 1e-12)

@@ -42,6 +42,7 @@ _COMPILED = f"model = torch.compile(model, backend={{!r}})\n{_BACKWARD}"
 _LIMIT = "print(net(x.clone()), lc.convert(net, x, init_beta=1e30, init_gamma=1e30, spectral=False)[0](x.clone()))"
 _FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
 _CURVATURE = "print(lc.curvature(model, x, y))"
+_NORMS = "print({name: lc.operator_norm(m, x.shape[2:]) for name, m in net.named_modules() if hasattr(m, 'weight')})"
 _CERTIFY = "model.eval()\nprint(lc.certify(model, x, model(x.clone()).argmax(1)))"
 _ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
 
@@ -55,6 +56,7 @@ ORACLES: dict[str, Oracle] = {
     "compiled": Oracle(surgery.compiled, 3, _COMPILED.format("aot_eager"), _OURS, _PRECISE),
     "inductor": Oracle(surgery.inductor, 0, _COMPILED.format("inductor"), _OURS, _PRECISE),
     "curvature": Oracle(measures.curvature, 25, _CURVATURE, dtypes=_PRECISE),
+    "norms": Oracle(measures.norms, 60, _NORMS, ("linear", "conv"), _PRECISE),
     "bounds": Oracle(measures.bounds, 50, "print(lc.bounds(model, tuple(x.shape[1:])))", _KNOWN, _PRECISE),
     "certificates": Oracle(certificates.certificates, 40, _CERTIFY, _KNOWN, _PRECISE),
     "attacks": Oracle(attacks.attacks, 10, _ATTACK, _OURS, _PRECISE),
