@@ -190,7 +190,7 @@ def run(model: nn.Module, x: Tensor, forward: Callable[[Tensor], Any] | None = N
     Whatever the model's own code raises becomes a refusal that says what the model was given.
     """
     try:
-        return (forward or model)(x)
+        return (forward or model)(x.clone())  # a model that works in place must not overwrite the caller's x
     except UserError:
         raise
     except Exception as error:
