@@ -54,7 +54,7 @@ class SpectralNorm(nn.Module):
         self.register_buffer("right", grain(weight.new_empty(1, *self.map.input_shape), 1.0).clone())
         self.register_buffer("left", weight.new_zeros(1, *self.map.output_shape))
         self.register_buffer("slope", torch.zeros_like(weight), persistent=False)
-        self.register_buffer("mark", weight.new_zeros(2, dtype=torch.float64), persistent=False)
+        self.register_buffer("mark", weight.new_zeros(2), persistent=False)
         self.register_load_state_dict_post_hook(SpectralNorm.renew_slope)
         if weight.device.type != "meta":
             self.converge(weight, _EVAL_TOLERANCE)
@@ -153,7 +153,7 @@ def _checksum(weight: Tensor) -> Tensor:
     """Two sums that hardly any change of the weight leaves as they are."""
     values = weight.detach().flatten().double()
     places = torch.linspace(1, 2, len(values), dtype=torch.float64, device=weight.device)
-    return torch.stack([(values * places).sum(), (values.square() * places).sum()])
+    return torch.stack([(values * places).sum(), (values.square() * places).sum().sqrt()])
 
 
 NormalizedLayer = tuple[str, nn.Module, SpectralNorm]  # its name in the model, the layer, its parametrization
