@@ -10,8 +10,8 @@ from lowcurve import checks
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels
 from lowcurve.geometry.hvp import Hessian, chunks
 from lowcurve.geometry.kinks import kinks, smooth_stand_in, warn_of_kinks
-from lowcurve.geometry.lanczos import Extreme, lanczos
-from lowcurve.geometry.power import power_iteration
+from lowcurve.linalg.lanczos import Extreme, lanczos
+from lowcurve.linalg.power import power_iteration
 from lowcurve.observe import observing
 from lowcurve.random import generator
 from lowcurve.types import Geometry

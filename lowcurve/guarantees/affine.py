@@ -11,7 +11,7 @@ from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block, Gains
 from lowcurve.guarantees.operator_norm import SLACK, gains, row_norms
 from lowcurve.guarantees.steps import Ball, Reach, Step, spread
-from lowcurve.layers.linear_map import LinearMap
+from lowcurve.linalg.linear_map import LinearMap
 
 
 class Affine(Step):

@@ -16,9 +16,9 @@ from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
 from lowcurve.guarantees.operator_norm import effective_weight
 from lowcurve.guarantees.steps import Activation, MaxPool, Reshape, Step
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.traits import ByExactType, constants
+from lowcurve.linalg.linear_map import LinearMap
 
 Shape = tuple[int, ...]
 

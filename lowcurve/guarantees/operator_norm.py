@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.guarantees.calculus import Gains
-from lowcurve.layers.linear_map import LinearMap, largest_singular
+from lowcurve.linalg.linear_map import LinearMap
+from lowcurve.linalg.singular import largest_singular
 from lowcurve.random import generator
 from lowcurve.types import Bound, Estimate
 

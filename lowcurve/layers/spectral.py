@@ -1,7 +1,7 @@
 """Spectral normalization: how is a Linear or convolution layer kept at operator norm 1 while it trains?
 
 The weight W is divided by σ = uᵀ W v, where u and v are the leading singular vectors of the *real* linear map at
-the true input size (Ryu et al. 2019), followed through training by warm-started power iterations (`power.py`).
+the true input size (Ryu et al. 2019), followed through training by warm-started power iterations (`linalg/following.py`).
 As uᵀ W v is linear in W, it is ⟨W, S⟩ with S = ∂σ/∂W: the iteration computes S once, and no graph contains a
 convolution for σ.
 
@@ -22,9 +22,10 @@ from lowcurve.compat import foreach
 from lowcurve.errors import UserError
 from lowcurve.kernels.engine import in_backward, is_transformed, snapshot
 from lowcurve.kernels.unit import unit_weights
-from lowcurve.layers.linear_map import LinearMap, SingularPair, largest_singular
-from lowcurve.layers.power import flattened, follow, follow_in_graph, grain
 from lowcurve.layers.traits import smooth
+from lowcurve.linalg.following import flattened, follow, follow_in_graph, grain
+from lowcurve.linalg.linear_map import LinearMap
+from lowcurve.linalg.singular import SingularPair, largest_singular
 
 _EVAL_TOLERANCE = 1e-4  # of the singular pair's residual
 _SCALES = 1e-36, 1e36  # within float32, with room for a norm that is larger or smaller than the largest weight

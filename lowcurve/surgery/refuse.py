@@ -9,10 +9,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from lowcurve.errors import UserError
-from lowcurve.layers.linear_map import LinearMap
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import spectral_of
 from lowcurve.layers.traits import smooth
+from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.surgery.probe import LINEAR_LAYERS, Probe, probe
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal

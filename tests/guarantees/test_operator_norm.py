@@ -9,7 +9,7 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.operator_norm import effective_weight, fourier_bound, gains, row_norms
-from lowcurve.layers.linear_map import LinearMap
+from lowcurve.linalg.linear_map import LinearMap
 from tests.guarantees.oracles import dense_matrix
 
 

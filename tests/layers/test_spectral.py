@@ -12,8 +12,6 @@ from lowcurve.errors import UserError
 from lowcurve.kernels.cpu import power
 from lowcurve.kernels.cpu.library import LIBRARY
 from lowcurve.kernels.unit import _Units
-from lowcurve.layers.linear_map import LinearMap
-from lowcurve.layers.power import power_iterations
 from lowcurve.layers.spectral import (
     advance,
     converge,
@@ -22,6 +20,8 @@ from lowcurve.layers.spectral import (
     original,
     spectral_of,
 )
+from lowcurve.linalg.following import power_iterations
+from lowcurve.linalg.linear_map import LinearMap
 from tests.dense import dense_jacobian
 
 needs_loops = pytest.mark.skipif(LIBRARY is None, reason="the loops were not compiled")

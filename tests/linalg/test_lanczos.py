@@ -11,8 +11,8 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from torch.nn import functional as F
 
-from lowcurve.geometry import lanczos as module
-from lowcurve.geometry.lanczos import lanczos
+from lowcurve.linalg import lanczos as module
+from lowcurve.linalg.lanczos import lanczos
 
 
 class Diagonal:

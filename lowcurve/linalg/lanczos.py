@@ -95,15 +95,24 @@ def _extend(product: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     finite = torch.isfinite(product).all(dim=1)
     product = torch.where(finite[:, None], product, 0)
     size = product.norm(dim=1)
-    diagonal = torch.zeros_like(size)
-    for _ in range(2):
-        coefficients = torch.bmm(basis, product.unsqueeze(2))  # (n, k, 1)
-        product = torch.baddbmm(product.unsqueeze(2), basis.mT, coefficients, alpha=-1).squeeze(2)
-        diagonal = diagonal + coefficients[:, -1, 0]
+    product, diagonal = orthogonalize(product, basis)
     off = product.norm(dim=1)
     off = torch.where(off > 4 * torch.finfo(off.dtype).eps * size, off, 0)
     following = product / torch.where(off > 0, off, torch.inf)[:, None]
     return diagonal.double().cpu(), off.double().cpu(), following, finite.cpu()
+
+
+def orthogonalize(vectors: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Take from each vector (n, d) what its orthonormal `basis` (n, k, d) spans, twice, which is enough for rounding.
+
+    Return what is left, and the coefficients of the last basis vectors (n,).
+    """
+    last = torch.zeros_like(vectors[:, 0])
+    for _ in range(2):
+        coefficients = torch.bmm(basis, vectors.unsqueeze(2))  # (n, k, 1)
+        vectors = torch.baddbmm(vectors.unsqueeze(2), basis.mT, coefficients, alpha=-1).squeeze(2)
+        last = last + coefficients[:, -1, 0]
+    return vectors, last
 
 
 def _largest(tridiagonal: Tensor, d: int, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

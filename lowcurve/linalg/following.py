@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lowcurve.compat import foreach
 from lowcurve.kernels.cpu import power
-from lowcurve.layers.linear_map import LinearMap, largest_singular
+from lowcurve.linalg.linear_map import LinearMap
+from lowcurve.linalg.singular import largest_singular
 
 SETTLED = 2e-5
 MOST_ITERATIONS = 8

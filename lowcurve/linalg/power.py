@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lowcurve.geometry.lanczos import Extreme, Operator
+from lowcurve.linalg.lanczos import Extreme, Operator
 
 
 def power_iteration(operator: Operator, start: Tensor, *, iterations: int) -> Extreme:
