@@ -1,7 +1,7 @@
 """Spectral normalization: how is a Linear or convolution layer kept at operator norm 1 while it trains?
 
 The weight W is divided by σ = uᵀ W v, where u and v are the leading singular vectors of the *real* linear map at
-the true input size (Ryu et al. 2019), followed through training by warm-started power iterations (`linalg/following.py`).
+the true input size (Ryu et al. 2019), followed through training by warm power iterations (`linalg/following.py`).
 As uᵀ W v is linear in W, it is ⟨W, S⟩ with S = ∂σ/∂W: the iteration computes S once, and no graph contains a
 convolution for σ.
 
