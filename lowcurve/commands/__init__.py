@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import attack, certify, cite, convert, data, demo, measure, report, reproduce, train
+from lowcurve.commands import attack, certify, cite, convert, data, demo, doctor, measure, report, reproduce, train
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "demo": demo.demo,
@@ -16,5 +16,6 @@ VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "reproduce": reproduce.reproduce,
     "report": report.report,
     "data": data.app,
+    "doctor": doctor.doctor,
     "cite": cite.cite,
 }
