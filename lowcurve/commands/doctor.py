@@ -35,7 +35,7 @@ def _versions() -> Iterator[Finding]:
     from lowcurve.environment import environment
 
     found = environment()
-    yield "lowcurve", " ".join(filter(None, (found["lowcurve"], found["commit"]))), ""
+    yield "lowcurve", " ".join(filter(None, (found["lowcurve"], found["commit"][:12]))), ""
     yield "python", found["python"], ""
     yield "torch", found["torch"], ""
     for package in PACKAGES:
@@ -73,7 +73,11 @@ def _extras() -> Iterator[Finding]:
 
     for package, (purpose, extra) in EXTRAS.items():
         there = find_spec(package) is not None
-        yield package, "installed" if there else f"not installed: {purpose}", "" if there else f"pip install 'lowcurve[{extra}]'"
+        yield (
+            package,
+            "installed" if there else f"not installed: {purpose}",
+            "" if there else f"pip install 'lowcurve[{extra}]'",
+        )
 
 
 def _data(data_dir: options.DataDir) -> Iterator[Finding]:
