@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
+from lowcurve import convert
 from lowcurve.methods import build
 from lowcurve.training.step import training_step
 
@@ -28,3 +30,22 @@ def test_a_compiled_network_takes_the_same_steps_and_is_compiled_once(method: st
                 parameter -= 0.01 * parameter.grad
     for mine, theirs in zip(compiled.buffers(), plain.buffers(), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_of_a_compiled_network_with_batch_norm() -> None:
+    """Compiled backwards once read the running variance that the forward had moved: no numbers at all."""
+    torch.manual_seed(0)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)]
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+    plain, _ = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), *head), x, init_gamma=0.5)
+    compiled = copy.deepcopy(plain.train())
+    torch._dynamo.reset()
+    compiled.compile(backend="aot_eager")
+    for _ in range(3):
+        for net in (plain, compiled):
+            training_step(net, x, y, "lcnn")
+        for mine, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+            assert torch.allclose(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+        with torch.no_grad():
+            for parameter in (*plain.parameters(), *compiled.parameters()):
+                parameter -= 0.1 * parameter.grad
