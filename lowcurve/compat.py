@@ -4,17 +4,53 @@ Where a private name answers a question, its stand-in gives the careful answer: 
 so that modules are called one by one. That is slower and as right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-NORMS_WITH_STATISTICS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+from lowcurve.errors import UserError
+
+try:
+    from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+except ImportError:
+    BatchNorm = nn.BatchNorm2d  # type: ignore[misc]
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:
+    TorchDispatchMode = None  # type: ignore[misc,assignment]
+
+
+def _with_base(module: Any, base: str, *classes: type[nn.Module]) -> tuple[type[nn.Module], ...]:
+    """Return PyTorch's own classes of a kind and, for those of others, the base that they have in common."""
+    return (*classes, *([getattr(module, base)] if hasattr(module, base) else []))
+
+
+BATCH_NORMS = (BatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+NORMS_WITH_STATISTICS = _with_base(nn.modules.batchnorm, "_NormBase", *BATCH_NORMS, *_INSTANCE_NORMS)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+DROPOUTS = _with_base(nn.modules.dropout, "_DropoutNd", *_DROPOUTS)
+# What listens to a module, by what calls it: dictionaries from a handle's number to a hook, or to a flag of that hook.
+CALL_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+STATE_HOOKS = (
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_GLOBAL_FORWARD_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 _C: Any = torch._C
 _graph_task = getattr(_C, "_current_graph_task_id", None)
@@ -101,3 +137,88 @@ def _one_by_one(name: str, tensors: Sequence[Tensor], *others: Any) -> list[Tens
         own = (other[i] if isinstance(other, list | tuple) else other for other in others)
         found.append(getattr(torch.Tensor, name)(tensor, *own))
     return found
+
+
+def children(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules that `module` holds by name, one with two names twice (`named_children` gives it once).
+
+    >>> shared = nn.ReLU()
+    >>> list(children(nn.Sequential(shared, shared)))
+    ['0', '1']
+    """
+    held = getattr(module, "_modules", None)
+    if held is None:
+        below = module.named_modules(remove_duplicate=False)
+        return {name: child for name, child in below if name and "." not in name}
+    return {name: child for name, child in held.items() if child is not None}
+
+
+def hooks(module: nn.Module, name: str) -> MutableMapping[int, Any]:
+    """Return the hooks of one kind (of `CALL_HOOKS` or `STATE_HOOKS`); nobody who cannot see them may go on."""
+    found: MutableMapping[int, Any] | None = getattr(module, name, None)
+    if found is None:
+        raise UserError(f"expected a PyTorch whose modules have {name}, got {torch.__version__}; use a tried version")
+    return found
+
+
+def keep_kind_of_backward_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Let `new` call backward hooks as `old` did, where hooks have kinds."""
+    if getattr(old, "_is_full_backward_hook", None) is not None:
+        new._is_full_backward_hook = old._is_full_backward_hook
+
+
+def has_global_forward_hooks() -> bool:
+    """Whether forward hooks are registered for all modules; where nobody knows, whether any hooks are."""
+    found = [getattr(nn.modules.module, name, None) for name in _GLOBAL_FORWARD_HOOKS]
+    return has_global_hooks() if None in found else any(found)
+
+
+def write_count(tensor: Tensor) -> int:
+    """Return a number that changes when the tensor is written in place: its version, or a hash of its content."""
+    version: int | None = getattr(tensor, "_version", None)
+    return hash(tensor.detach().cpu().numpy().tobytes()) if version is None else version
+
+
+def convolution_of(kind: type[nn.Module]) -> Any:
+    """Return the method by which a class of convolutions applies its weight, None where `forward` does that itself."""
+    return getattr(kind, "_conv_forward", None)
+
+
+def forget_tracer(graph: fx.Graph) -> None:
+    """Let the graph forget the class that traced it, or unpickling would need that class."""
+    if hasattr(graph, "_tracer_cls"):
+        graph._tracer_cls = None
+
+
+def forget_source(name: str) -> None:
+    """Let torch.fx forget the source of a graph module; where its store is elsewhere, some bytes stay."""
+    loader = getattr(fx.graph_module, "_loader", None)
+    getattr(loader, "eval_cache", {}).pop(name, None)
+
+
+def keep_through_copies(module: fx.GraphModule, attributes: dict[str, Any]) -> None:
+    """Let copies of a graph module keep plain attributes; where torch.fx has no place for them, copies lack them."""
+    key = getattr(fx.graph_module, "_USER_PRESERVED_ATTRIBUTES_KEY", None)
+    if key is not None:
+        module.meta[key] = attributes
+
+
+def writes(run: Callable[[], Any]) -> list[str]:
+    """Return the names of the operations that write to a tensor in place while `run()` runs.
+
+    >>> writes(lambda: torch.zeros(2).add(1).mul_(2))
+    ['aten::mul_']
+    """
+    if TorchDispatchMode is None:
+        raise UserError(f"expected a PyTorch with dispatch modes, got {torch.__version__}; use a tried version")
+    names: list[str] = []
+
+    class Writes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func._schema.is_mutable:
+                names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    with Writes():
+        run()
+    return names

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from lowcurve.compat import BATCH_NORMS
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
 
@@ -57,7 +58,7 @@ def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
 def refuse_batch_statistics(model: nn.Module) -> None:
     """Refuse a model whose answer for a sample depends on the other samples of its batch, in eval mode too."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+        if isinstance(module, BATCH_NORMS) and module.running_mean is None:
             raise UserError(
                 f"{name or '(model)'} ({type(module).__name__}) has no running statistics, so that each answer depends "
                 "on the whole batch and says nothing of its sample; build it with track_running_stats=True"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
+from lowcurve.layers.spectral import SpectralNorm
 
 _EXACT = ("none", "ieee", "highest")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -43,7 +44,9 @@ FLOAT32 = Arithmetic(2.0**-24 + 2.0**-50, torch.finfo(torch.float32).tiny, torch
 
 def arithmetic(model: nn.Module, x: Tensor) -> Arithmetic:
     """Return the arithmetic in which `model(x)` runs, or refuse it."""
-    tensors = [tensor for tensor in (x, *model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+    checksums = {id(module.mark) for module in model.modules() if isinstance(module, SpectralNorm)}
+    parts = (part for part in (x, *model.parameters(), *model.buffers()) if id(part) not in checksums)
+    tensors = [part for part in parts if part.is_floating_point()]
     kinds = {tensor.dtype for tensor in tensors}
     if not x.is_floating_point() or kinds not in ({torch.float32}, {torch.float64}):
         found = ", ".join(sorted(str(kind) for kind in {x.dtype, *kinds}))

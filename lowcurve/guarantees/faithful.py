@@ -7,19 +7,16 @@ under this name or another.
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules import module as module_hooks
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from lowcurve.compat import has_global_forward_hooks, hooks, is_compiled, writes
 from lowcurve.errors import UserError
 from lowcurve.surgery.graphs import graph_module
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
@@ -48,7 +45,7 @@ def refuse_hidden(model: nn.Module) -> None:
     """Refuse hooks, compiled modules and instances with methods of their own."""
     if not isinstance(model, nn.Module):
         raise UserError(f"expected an nn.Module, got {type(model).__name__}")
-    if any(getattr(module_hooks, name, None) for name in _GLOBAL_HOOKS):
+    if has_global_forward_hooks():
         raise UserError("expected no hooks, got a global forward hook, which may change results; remove it")
     for name, module in model.named_modules():
         for what, remedy in _hidden(module):
@@ -57,13 +54,13 @@ def refuse_hidden(model: nn.Module) -> None:
 
 def _hidden(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what a trace of the module would not show, and what to do about it."""
-    hooks = [hook for name in _HOOKS for hook in getattr(module, name).values()]
-    if any(not str(getattr(hook, "__module__", "")).startswith("lowcurve.layers.") for hook in hooks):
+    listening = [hook for name in _HOOKS for hook in hooks(module, name).values()]
+    if any(not str(getattr(hook, "__module__", "")).startswith("lowcurve.layers.") for hook in listening):
         yield (
             "has a forward hook, which may change what it computes",
             "remove it (legacy weight_norm, spectral_norm and prune are hooks too: use parametrizations, prune.remove)",
         )
-    if getattr(module, "_compiled_call_impl", None) is not None:
+    if is_compiled(module):
         yield "is compiled, and compilers change the arithmetic", "certify the model before compile()"
     kind = type(module)
     if not isinstance(module, fx.GraphModule) and kind.__call__ is not nn.Module.__call__:
@@ -104,29 +101,12 @@ def _refuse_values(name: str, tensor: torch.Tensor) -> None:
             raise UserError(f"expected numbers from 1e-100 to 1e100 in the model, got others in {name}; rescale it")
 
 
-class _Writes(TorchDispatchMode):
-    """Note the operations that change a tensor in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and note its name."""
-        if func._schema.is_mutable:
-            self.names.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
-
-
 def refuse_unseen_writes(model: nn.Module, graph: fx.Graph, x: Tensor) -> None:
     """Refuse a model that writes to a tensor where its graph does not."""
-    seen, real = _Writes(), _Writes()
-    with seen:
-        graph_module(model, graph)(x.clone())
-    with real:
-        model(x.clone())
-    if seen.names != real.names:
-        unseen = set(real.names) - set(seen.names) or set(real.names)
+    traced = graph_module(model, graph)
+    seen, real = writes(lambda: traced(x.clone())), writes(lambda: model(x.clone()))
+    if seen != real:
+        unseen = set(real) - set(seen) or set(real)
         raise UserError(
             f"cannot bound this model: its forward works in place ({', '.join(sorted(unseen))}) where torch.fx does "
             "not see it; write it out of place, y = y - 1 instead of y -= 1"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
+from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
 from lowcurve.guarantees import functions, layers
 from lowcurve.guarantees.affine import Channelwise, Linear
@@ -138,7 +139,7 @@ def _refuse_overwritten(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
     def aliases(node: fx.Node) -> bool:
         if node.op != "call_module":
             return functions.aliases(node)
-        return isinstance(modules[str(node.target)], nn.Identity | nn.Flatten | nn.modules.dropout._DropoutNd)
+        return isinstance(modules[str(node.target)], (nn.Identity, nn.Flatten, *DROPOUTS))
 
     refuse_overwritten(graph, overwrites, aliases)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
 from lowcurve.guarantees.operator_norm import effective_weight
@@ -51,7 +52,7 @@ def activation_step(module: nn.Module) -> Activation:
 
 def overwrites(module: nn.Module) -> bool:
     """Whether a layer in eval mode changes its input in place."""
-    return bool(getattr(module, "inplace", False)) and not isinstance(module, nn.modules.dropout._DropoutNd)
+    return bool(getattr(module, "inplace", False)) and not isinstance(module, DROPOUTS)
 
 
 @layer_step.register(nn.Linear)

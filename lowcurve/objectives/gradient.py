@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lowcurve import checks
+from lowcurve.compat import foreach
 from lowcurve.errors import UserError
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
@@ -130,9 +131,9 @@ class GradientPenalty(Term):
         gradient = gradient * len(x)
         step = self._step(gradient, parallel=passes.parallel is not None)
         moved, _ = passes.losses(replay, x.detach() + step * gradient)
-        whole = torch._foreach_sub(torch.autograd.grad(moved.mean(), leaves), here)
-        torch._foreach_mul_(whole, 2 * self.lambda_grad / step)
-        torch._foreach_add_(whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
+        whole = foreach("sub", torch.autograd.grad(moved.mean(), leaves), here)
+        foreach("mul_", whole, 2 * self.lambda_grad / step)
+        foreach("add_", whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
         torch.autograd.backward(
             [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
         )

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lowcurve.compat import DROPOUTS
 from lowcurve.layers.spectral import SpectralNorm
 
 
@@ -25,7 +26,7 @@ class Replay:
             if not isinstance(module, SpectralNorm)
             for name, buffer in module.named_buffers(recurse=False)
         }
-        self.noisy = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
+        self.noisy = any(isinstance(module, DROPOUTS) for module in model.modules())
         self.gpu = next((p.device for p in model.parameters() if p.device.type == "cuda"), None)
         if self.noisy:
             self.noise = torch.random.get_rng_state()

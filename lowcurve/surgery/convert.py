@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from lowcurve import checks
+from lowcurve.compat import BATCH_NORMS, BatchNorm
 from lowcurve.errors import UserError
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
@@ -55,7 +56,7 @@ class _Surgery:
         new.train(old.training)
         carry_hooks(old, new)
         for owner, slot in places:
-            owner._modules[slot] = new
+            owner.add_module(slot, new)
         if old is self.model:
             self.model = new
 
@@ -164,7 +165,7 @@ def _note_what_stays(surgery: _Surgery) -> None:
             surgery.left.append(Change(name, kind, "left", surgery.untouched[module]))
             continue
         if not surgery.run.reached(module):
-            if convertible or isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if convertible or isinstance(module, BATCH_NORMS):
                 surgery.left.append(Change(name, kind, "left", "not reached by the example input"))
             continue
         reason = reason_left(module)
@@ -225,7 +226,7 @@ def _normalize_linear_layers(surgery: _Surgery) -> None:
         _scale_bias(module, 1 / sigma)
         reader = surgery.run.reader(module)
         norm = reader.norm if isinstance(reader, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else reader
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm not in surgery.untouched:
+        if isinstance(norm, BATCH_NORMS) and norm not in surgery.untouched:
             before = _clipping(reader)
             rescale_statistics(norm, sigma)
             note, factor = f"σ = {sigma:.4g}, made up for by the batch norm that follows", _clipping(reader) / before
@@ -247,7 +248,7 @@ def _scale_bias(module: nn.Module, factor: float) -> None:
 
 
 @torch.no_grad()
-def rescale_statistics(norm: nn.modules.batchnorm._BatchNorm, sigma: float) -> None:
+def rescale_statistics(norm: BatchNorm, sigma: float) -> None:
     """Make a batch norm give on x/σ what it gave on x, in eval mode.
 
     mean' = mean / σ and var' + ε = (var + ε) / σ². Where that would make var' negative, it is 0 and the affine
@@ -264,7 +265,7 @@ def rescale_statistics(norm: nn.modules.batchnorm._BatchNorm, sigma: float) -> N
 def _replace_batchnorms(surgery: _Surgery, init_gamma: float) -> None:
     """Put each batch norm, with its weights and statistics, inside a Lipschitz one."""
     for name, module, places in surgery.sites():
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not isinstance(module, BATCH_NORMS):
             continue
         flat = isinstance(module, nn.BatchNorm1d)
         new = (LipschitzBatchNorm1d if flat else LipschitzBatchNorm2d)(module.num_features, init_gamma)

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
+from lowcurve.compat import children, forget_tracer, hooks
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import Chain
 from lowcurve.layers.residual import Normalize
@@ -44,9 +45,8 @@ def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
         _bake_parametrizations(module)
         _drop_own_hooks(module)
         forget(module)
-        for name, child in module._modules.items():
-            if child is not None:
-                module._modules[name] = _plain(child, done)
+        for name, child in children(module).items():
+            module.add_module(name, _plain(child, done))
         done[module] = _without_lowcurve(module)
         if done[module] is not module:
             carry_hooks(module, done[module])
@@ -62,7 +62,7 @@ def _bake_parametrizations(module: nn.Module) -> None:
         return
     chains = dict(module.parametrizations.items())  # type: ignore[union-attr,operator]
     values = {name: getattr(module, name).detach().clone() for name in chains}
-    del module._modules["parametrizations"]
+    del module.parametrizations
     module.__class__ = type(module).__bases__[0]
     for name, value in values.items():
         trained = any(parameter.requires_grad for parameter in chains[name].parameters())
@@ -70,9 +70,10 @@ def _bake_parametrizations(module: nn.Module) -> None:
 
 
 def _drop_own_hooks(module: nn.Module) -> None:
-    for key, hook in list(module._forward_pre_hooks.items()):
+    listening = hooks(module, "_forward_pre_hooks")
+    for key, hook in list(listening.items()):
         if getattr(hook, "__module__", "").startswith("lowcurve."):
-            del module._forward_pre_hooks[key]
+            del listening[key]
 
 
 def _without_lowcurve(module: nn.Module) -> nn.Module:
@@ -88,7 +89,7 @@ def _without_lowcurve(module: nn.Module) -> nn.Module:
 def _as_graph(module: nn.Module, name: str) -> fx.GraphModule:
     """Write the module's own forward out as plain operations, with its children as they are."""
     graph = copy.deepcopy(inlined_graph(module)) or ChildrenAreLeaves().trace(module)
-    graph._tracer_cls = None  # or unpickling would need lowcurve
+    forget_tracer(graph)
     result = graph_module(module, graph, name)
     if is_inlined(module):
         keep_attributes(module, result)

@@ -4,8 +4,8 @@ import linecache
 import weakref
 
 from torch import fx, nn
-from torch.fx import graph_module as _fx
-from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
+
+from lowcurve.compat import forget_source, keep_through_copies
 
 
 def graph_module(root: nn.Module, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
@@ -20,10 +20,9 @@ def graph_module(root: nn.Module, graph: fx.Graph, name: str = "GraphModule") ->
 
 
 def _forget(sources: set[str]) -> None:
-    loader = getattr(_fx, "_loader", None)  # private: where it is missing, some bytes stay
     for source in sources:
         linecache.cache.pop(source, None)
-        getattr(loader, "eval_cache", {}).pop(source, None)
+        forget_source(source)
 
 
 def keep_attributes(module: nn.Module, result: fx.GraphModule) -> None:
@@ -33,6 +32,6 @@ def keep_attributes(module: nn.Module, result: fx.GraphModule) -> None:
         for name, value in vars(module).items()
         if not name.startswith("_") and name not in ("training", "forward") and not hasattr(result, name)
     }
-    result.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = kept
+    keep_through_copies(result, kept)
     for name, value in kept.items():
         setattr(result, name, value)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
@@ -163,7 +162,7 @@ def run_once(model: nn.Module, example_input: Any) -> Probe:
 
 
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
-    args, kwargs = tree_map_only(Tensor, torch.clone, as_call(example_input))  # the model may overwrite its input
+    args, kwargs = _cloned(as_call(example_input))  # the model may overwrite its input
     watch = Probe()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     forked = torch.random.fork_rng(devices=list(devices))
@@ -192,6 +191,18 @@ def as_call(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example_input, Mapping):
         return (), dict(example_input)
     return (tuple(example_input) if isinstance(example_input, tuple) else (example_input,)), {}
+
+
+def _cloned(value: Any) -> Any:
+    """Return nested tuples, lists and dicts with a clone of every tensor inside."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return type(value)((key, _cloned(item)) for key, item in value.items())
+    if isinstance(value, tuple | list):
+        items = [_cloned(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
+from lowcurve.compat import BATCH_NORMS, NORMS_WITH_STATISTICS, convolution_of, write_count
 from lowcurve.errors import UserError
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import spectral_of
@@ -73,7 +74,7 @@ def refuse_overwritten(model: nn.Module, example_input: Any) -> None:
     outputs: list[tuple[nn.Module, Tensor, int]] = []
 
     def note(module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        outputs.append((module, output, output._version))
+        outputs.append((module, output, write_count(output)))
 
     handles = [m.register_forward_hook(note, prepend=True) for m in model.modules() if isinstance(m, CenteredSoftplus)]
     try:
@@ -81,7 +82,7 @@ def refuse_overwritten(model: nn.Module, example_input: Any) -> None:
     finally:
         for handle in handles:
             handle.remove()
-    changed = [module for module, output, version in outputs if output._version != version]
+    changed = [module for module, output, version in outputs if write_count(output) != version]
     if changed:
         raise UserError(
             f"{where(changed[0], model)}: what it returns is changed in place (x += y, a module with "
@@ -92,8 +93,7 @@ def refuse_overwritten(model: nn.Module, example_input: Any) -> None:
 def is_linear_layer(module: nn.Module) -> bool:
     """Whether a layer applies its weight as PyTorch's own Linear and Conv do, so that spectral norm reaches it."""
     return isinstance(module, LINEAR_LAYERS) and any(
-        type(module).forward is kind.forward
-        and getattr(type(module), "_conv_forward", None) is getattr(kind, "_conv_forward", None)
+        type(module).forward is kind.forward and convolution_of(type(module)) is convolution_of(kind)
         for kind in LINEAR_LAYERS
     )
 
@@ -105,12 +105,12 @@ def _layer_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
         yield refused
     if isinstance(module, nn.LeakyReLU) and not 0 <= module.negative_slope <= 1:
         yield "activation", f"negative_slope {module.negative_slope:g} is outside [0, 1]; use one inside"
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.track_running_stats:
+    if isinstance(module, BATCH_NORMS) and not module.track_running_stats:
         yield "batchnorm", "without running statistics it has no eval-mode constant; set track_running_stats=True"
     if isinstance(module, LINEAR_LAYERS) and spectral_of(module) is None:
         if not is_linear_layer(module):
             yield "spectral", "its own forward hides what is done to the weight; use the plain layer, or spectral=False"
-        elif parametrize.is_parametrized(module, "weight") or "weight" not in module._parameters:
+        elif parametrize.is_parametrized(module, "weight") or "weight" not in _own_parameters(module):
             yield "spectral", "its weight is parametrized already; remove that first, or pass spectral=False"
         else:
             try:
@@ -130,22 +130,26 @@ def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str
                 f"{function.__name__} applies a weight that is no layer's; use nn.Linear or nn.Conv*d, or pass "
                 "spectral=False",
             )
-        if function is nn.functional.batch_norm and not isinstance(module, nn.modules.batchnorm._NormBase):
+        if function is nn.functional.batch_norm and not isinstance(module, NORMS_WITH_STATISTICS):
             yield "batchnorm", "batch_norm is called as a function; use nn.BatchNorm1d or 2d, or batchnorm=False"
         stands_for = FUNCTIONS.get(function, (None,))[0]
         if stands_for in (nn.PReLU, nn.RReLU) and not isinstance(module, stands_for):
             yield REFUSED[stands_for]
 
 
+def _own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+
 def _tied_weights(model: nn.Module, run: Probe, untouched: Container[nn.Module]) -> list[str]:
     owners: dict[nn.Parameter, list[str]] = defaultdict(list)
     to_normalize = set()
     for name, module in model.named_modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                owners[parameter].append(name)
+        own = _own_parameters(module)
+        for parameter in own.values():
+            owners[parameter].append(name)
         if is_linear_layer(module) and run.reached(module) and module not in untouched:
-            to_normalize.add(module._parameters.get("weight"))
+            to_normalize.add(own.get("weight"))
     return [
         f"{' and '.join(names)}: they share one weight; untie them, or pass spectral=False"
         for parameter, names in owners.items()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from lowcurve.compat import DROPOUTS, children, forget_tracer
 from lowcurve.errors import UserError
 from lowcurve.surgery.inlined import inline
 from lowcurve.surgery.probe import Record, tensors
@@ -58,13 +59,13 @@ def rewrite(module: nn.Module, record: Record, where: str, origins: dict[nn.Modu
     for target, new in made.items():
         new.train(training)
         holder, _, name = target.rpartition(".")
-        module.get_submodule(holder)._modules[name] = new
+        module.get_submodule(holder).add_module(name, new)
     origins.update(found)
-    graph._tracer_cls = None  # or unpickling would need this file
+    forget_tracer(graph)
     inline(module, graph)
-    for name, child in list(module._modules.items()):
-        if child and child in record.calls and name not in made and activation_rule(child) is not None:
-            del module._modules[name]  # every call of it has a module of its own
+    for name, child in children(module).items():
+        if child in record.calls and name not in made and activation_rule(child) is not None:
+            delattr(module, name)  # every call of it has a module of its own
 
 
 def _constants(module: nn.Module, record: Record) -> dict[str, Any]:
@@ -98,10 +99,10 @@ def _container_places(module: nn.Module, record: Record) -> dict[nn.Module, list
     places: defaultdict[nn.Module, list[str]] = defaultdict(list)
 
     def look(container: nn.Module, prefix: str) -> None:
-        for name, child in container._modules.items():
+        for name, child in children(container).items():
             if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential) and child not in record.calls:
                 look(child, f"{prefix}{name}.")
-            elif prefix and child and child in record.calls and activation_rule(child) is not None:
+            elif prefix and child in record.calls and activation_rule(child) is not None:
                 places[child].append(f"{prefix}{name}")
 
     look(module, "")
@@ -148,7 +149,7 @@ def _module_of(node: fx.Node, owner: nn.Module) -> tuple[nn.Module | None, str, 
     if node.op not in ("call_method", "call_function") or function not in FUNCTIONS:
         return None, "", False
     kind = FUNCTIONS[function][0]
-    if kind not in REPLACED and not issubclass(kind, nn.modules.dropout._DropoutNd):
+    if kind not in REPLACED and not issubclass(kind, DROPOUTS):
         return None, "", False
     module = module_for(function, node.args[1:], {k: v for k, v in node.kwargs.items() if k != "input"})
     in_place = function.__name__.endswith("_") or getattr(module, "inplace", False)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lowcurve.compat import children
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import learned
 from lowcurve.surgery.inlined import is_inlined
@@ -67,9 +68,8 @@ def slots(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
     """Return, for each module, the (owner, name) pairs under which it is registered; shared modules have several."""
     places: dict[nn.Module, list[tuple[nn.Module, str]]] = defaultdict(list)
     for owner in model.modules():
-        for name, child in owner._modules.items():
-            if child is not None:
-                places[child].append((owner, name))
+        for name, child in children(owner).items():
+            places[child].append((owner, name))
     return places
 
 

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from lowcurve import checks
+from lowcurve.compat import NORMS_WITH_STATISTICS
 from lowcurve.layers.traits import learned_parameters
 from lowcurve.training.config import TrainConfig
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORMS = (*NORMS_WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from lowcurve.compat import BATCH_NORMS, BatchNorm
 
 
 class _Sum(torch.autograd.Function):
@@ -25,7 +26,7 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-class GlobalBatchNorm(_BatchNorm):
+class GlobalBatchNorm(BatchNorm):
     """Batch norm with the mean and variance of the batches of all processes together."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,14 +58,14 @@ class GlobalBatchNorm(_BatchNorm):
 def synchronize(module: nn.Module) -> nn.Module:
     """Put a `GlobalBatchNorm` in the place of every batch norm below `module`, with its state; names stay."""
     for name, child in module.named_children():
-        if isinstance(child, _BatchNorm):
+        if isinstance(child, BATCH_NORMS):
             norm = GlobalBatchNorm(
                 child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
             )
             if (sample := next(iter(child.state_dict().values()), None)) is not None:
                 norm.to(sample.device, sample.dtype)
             norm.load_state_dict(child.state_dict())
-            module._modules[name] = norm.train(child.training)
+            module.add_module(name, norm.train(child.training))
         else:
             synchronize(child)
     return module

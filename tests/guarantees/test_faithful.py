@@ -229,7 +229,7 @@ def test_numbers_that_are_none_are_refused():
     for value in (torch.nan, torch.inf):
         model = plain()
         model[0].weight.data[0, 0] = value
-        refused(model, "finite numbers")
+        refused(model, "finite")
     norm = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     norm[1].running_var.fill_(-1.0)
     refused(norm, "negative running variance")
