@@ -83,3 +83,24 @@ class Certificate:
     def accuracy(self, radius: float) -> float:
         """Return the certified accuracy: the share of samples whose answer is right throughout that radius."""
         return float((self.correct & (self.radius >= radius)).double().mean())
+
+
+@dataclass(frozen=True)
+class ExplanationBound:
+    """How much a gradient ∇f can change around N points, proven for all ‖δ‖₂ ≤ r; every field has length N.
+
+    `change` ≥ ‖∇f(x+δ) − ∇f(x)‖₂ and `relative` ≥ ‖∇f(x+δ) − ∇f(x)‖₂ / ‖∇f(x)‖₂ are bounds from above (∞: there is
+    none), `cosine` ≤ cos(∇f(x+δ), ∇f(x)) is one from below (−1: it says nothing). `details` holds the bound on the
+    gradient's norm at x from below, the part of `change` that rounding may cause, and the margin's other class, by name.
+    """
+
+    change: Tensor
+    relative: Tensor
+    cosine: Tensor
+    method: str
+    details: dict[str, Any]
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether for most samples the gradient may turn by any angle."""
+        return float(self.cosine.median()) <= 0

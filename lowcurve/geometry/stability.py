@@ -19,6 +19,7 @@ from lowcurve.random import generator
 
 RADII = tuple(10 ** (-3 + step / 4) for step in range(9))  # 1e-3 .. 1e-1, the paper's range
 DIRECTIONS = ("random", "adversarial")
+CHANGES = ("change", "turn")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def gradient_stability(
     steps: int = 10,
     delta: float | Tensor | None = None,
     memory: int = 2**30,
+    measured: str = "change",
 ) -> Profile:
     r"""Measure ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ for `samples` perturbations ε of each norm r in `radii`.
 
@@ -84,11 +86,24 @@ def gradient_stability(
     towards the largest change: random noise is the easy case, in d dimensions by a factor of up to √d.
     The change is about r·C_f(x) at worst (`quadratic`), and at most e^{rδ} − 1 where C_f ≤ δ between x
     and x + ε (`sharp`, attained by f = e^{δx}; `delta` is one number or one per sample). x + ε is not
-    clipped to [0, 1].
+    clipped to [0, 1]. `measured="turn"` measures 1 − cos(∇f(x + ε), ∇f(x)) in its place, which is at most
+    1 − √(1 − c²) where the change is c < 1.
     """
-    measured = _measure(_Center.gradient_change, model, x, y, radii, samples, seed, of, direction, steps, delta, memory)
-    r, values, local, delta = measured
-    return Profile(r.squeeze(1), values, r * local, torch.expm1(r * delta))
+    if measured not in CHANGES:
+        raise unknown_name("change of the gradient", measured, CHANGES)
+    turn = measured == "turn"
+    quantity = _Center.gradient_turn if turn else _Center.gradient_change
+    r, values, local, delta = _measure(
+        quantity, model, x, y, radii, samples, seed, of, direction, steps, delta, memory
+    )
+    predicted, limit = r * local, torch.expm1(r * delta)
+    return Profile(r.squeeze(1), values, *(map(_largest_turn, (predicted, limit)) if turn else (predicted, limit)))
+
+
+def _largest_turn(change: Tensor) -> Tensor:
+    """Return the largest 1 − cos that a relative change of c can bring about: 1 − √(1 − c²), 2 from c = 1 on."""
+    square = change.clamp(max=1).square()
+    return torch.where(change < 1, square / (1 + (1 - square).sqrt()), 2.0 + 0 * change)
 
 
 def local_linearity(
@@ -139,6 +154,15 @@ class _Center:
         hessian = Hessian(self._model, moved, self._y, self._of)
         change = self._change(hessian.gradient, hessian.log_scale)
         return change.norm(dim=1) / self._size, hessian(change)
+
+    def gradient_turn(self, epsilon: Tensor, climb: bool) -> tuple[Tensor, Tensor]:
+        """Return 1 − cos at x + ε, (n,), and where to go to increase it: ∇²f(x + ε) (cos · u' − u), u = ∇f / ‖∇f‖."""
+        moved = self._x + epsilon.view_as(self._x)
+        hessian = Hessian(self._model, moved, self._y, self._of) if climb else None
+        gradient = hessian.gradient if hessian else gradients(self._model, moved, self._y, self._of)[0]
+        unit, before = F.normalize(gradient, dim=1), self.unit_gradient
+        turn = (unit - before).square().sum(dim=1) / 2 + 0 * self._size
+        return turn, hessian((1 - turn.nan_to_num())[:, None] * unit - before) if hessian else epsilon
 
     def linear_error(self, epsilon: Tensor, climb: bool) -> tuple[Tensor, Tensor]:
         """Return the relative error at x + ε, (n,), and where to go to increase it: ±(g' − g)."""

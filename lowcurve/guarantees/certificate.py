@@ -61,7 +61,7 @@ def certify_steps(net: Network, model: nn.Module, x: Tensor, y: Tensor, *, local
         raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
     y, everywhere = y.cpu(), net.reaches()
     parts = []
-    for rows in track(_batches(net, everywhere, len(y)), "certifying samples"):
+    for rows in track(batches(net, everywhere, net.num_outputs, len(y)), "certifying samples"):
         with observing(model), torch.no_grad():
             logits = model(x[rows].clone())
         parts.append(_certify_batch(net, everywhere, (x[rows], y[rows], logits), executed_in, local))
@@ -194,8 +194,8 @@ def _refined(
     return radius
 
 
-def _batches(net: Network, reaches: list[Reach], samples: int) -> list[slice]:
-    """Cut the samples so that the slopes of one batch fit in memory."""
-    per_sample = net.num_outputs * sum(reach.rows[0].numel() for reach in reaches)
+def batches(net: Network, reaches: list[Reach], outputs: int, samples: int) -> list[slice]:
+    """Cut the samples so that the slopes of so many outputs of one batch fit in memory."""
+    per_sample = outputs * sum(reach.rows[0].numel() for reach in reaches)
     size = max(1, min(64, int(_ELEMENTS / per_sample)))
     return [slice(start, start + size) for start in range(0, samples, size)]

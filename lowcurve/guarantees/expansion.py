@@ -14,10 +14,11 @@ neglected. Where s is convex 0 ≤ R ≤ (b/2) Δz², so only *negative* M_ik lo
           K = Σ_i \max \{ Σ_k b_{ik} [M_{ik}]_- q_k : Σ_k q_k ≤ U_i², \; 0 ≤ q_k ≤ c_{ik}² \},
 
 a knapsack that is solved by sorting. K depends on x, yet holds for every Δ; it does not exceed the data-free Hessian
-bound, in which every |M_ik| is replaced by its supremum.
+bound, in which every |M_ik| is replaced by its supremum. With |M_ik| in place of [M_ik]_- it also bounds how fast the
+gradient changes (`lowcurve.guarantees.explanation`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -34,58 +35,72 @@ from lowcurve.guarantees.steps import Activation, Ball, Reach, spread
 class Expansion:
     """A batch of samples seen from x: values of all steps, margins z_y − z_c, and their first derivatives.
 
-    `margins` and `gradient_norms` have shape (N, C). `slopes` holds M_i of each activation, (N, C, *shape), `doubts`
-    how far it may be from the truth in ℓ₂, (N,), and `positions` where it sits in the network. `blur`, (N,), bounds the
-    error of all values. `smooth` is False when a kink leaves no quadratic bound.
+    `margins` and `gradient_norms` have shape (N, C), as have other linear functions of the logits, (N, R), in their
+    place; `gradients`, (N, R, d), are off by `doubt`, (N,), at most. `slopes` holds M_i of each activation,
+    (N, R, *shape), `doubts` how far it may be from the truth in ℓ₂, (N,), and `positions` where it sits in the network.
+    `blur`, (N,), bounds the error of all values. `smooth` is False when a kink leaves no quadratic bound.
     """
 
     values: list[Tensor]
     margins: Tensor
-    gradient_norms: Tensor
+    gradients: Tensor
+    doubt: Tensor
     slopes: tuple[Tensor, ...]
     doubts: tuple[Tensor, ...]
     blur: Tensor
     positions: tuple[int, ...]
     smooth: bool
 
+    @property
+    def gradient_norms(self) -> Tensor:
+        """Bounds from above: rounding in float64 is added."""
+        return self.gradients.norm(dim=2) * SLACK + self.doubt.unsqueeze(1)
+
 
 def expand(net: Network, x: Tensor, y: Tensor) -> Expansion:
-    """Evaluate the network at x and differentiate every margin z_y − z_c with respect to x and all activations.
+    """Evaluate the network at x and differentiate every margin z_y − z_c with respect to x and all activations."""
+    return expand_outputs(net, x, lambda logits: logits.gather(1, y.view(-1, 1)) - logits)
 
-    `gradient_norms` are bounds from above, as rounding in float64 is added to them.
-    """
+
+def expand_outputs(net: Network, x: Tensor, outputs: Callable[[Tensor], Tensor]) -> Expansion:
+    """Do the same for linear functions of the logits, (N, C) -> (N, R), whose coefficients have ℓ₂ norm at most 2."""
     positions = tuple(i for i, node in enumerate(net.nodes) if isinstance(node.step, Activation))
     smooth = not any(node.step.kinked for node in net.nodes)
     with torch.enable_grad():
         x = x.detach().cpu().double().requires_grad_(smooth)
         values = net.values(x)
-        logits = values[-1]
-        margins = logits.gather(1, y.view(-1, 1)) - logits
+        found = outputs(values[-1])
         if not smooth:
-            zeros = torch.zeros_like(margins)
-            return Expansion(values, margins, zeros, (), (), zeros[:, 0], positions, smooth=False)
+            none = x.new_zeros(*found.shape, 0)
+            zeros = x.new_zeros(len(x))
+            return Expansion(values, found, none, zeros, (), (), zeros, positions, smooth=False)
         wanted = [x, *(values[i + 1] for i in positions)]
         rows = [
-            torch.autograd.grad(margins[:, c].sum(), wanted, retain_graph=True, materialize_grads=True)
-            for c in range(net.num_outputs)
+            torch.autograd.grad(row.sum(), wanted, retain_graph=True, materialize_grads=True) for row in found.unbind(1)
         ]
     gradients, *slopes = (torch.stack(parts, dim=1) for parts in zip(*rows, strict=True))
     values = [value.detach() for value in values]
     errors = rounding(net, values, net.reaches(), x.new_zeros(len(x)), FLOAT64)
     doubts = slope_errors(net, errors)
-    norms = gradients.flatten(2).norm(dim=2) * SLACK + doubts[0].unsqueeze(1)
     blur = torch.stack([error.parts.flatten(1).amax(1) for error in errors]).amax(0)
     of_slopes = tuple(doubts[i + 1] for i in positions)
-    return Expansion(values, margins.detach(), norms, tuple(slopes), of_slopes, blur, positions, smooth=True)
+    gradients = gradients.flatten(2)
+    return Expansion(values, found.detach(), gradients, doubts[0], tuple(slopes), of_slopes, blur, positions, smooth=True)
 
 
-def curvature(net: Network, expansion: Expansion, reaches: list[Reach], ball: Ball | None = None) -> Tensor:
-    """Return K of each margin, (N, C), valid for displacements within `ball` (without one: for all)."""
+def curvature(
+    net: Network, expansion: Expansion, reaches: list[Reach], ball: Ball | None = None, *, falling: bool = True
+) -> Tensor:
+    """Return K of each margin, (N, C), valid for displacements within `ball` (without one: for all).
+
+    `falling` counts only what lowers a margin; without it K has |M_ik| in place of [M_ik]_-.
+    """
     if not expansion.smooth:
         return torch.full_like(expansion.margins, torch.inf)
     total = torch.zeros_like(expansion.margins)
     for (slope, step, center, reach), doubt in zip(_layers(net, expansion, reaches), expansion.doubts, strict=True):
-        loss = ((-slope).clamp_min(0) if step.constants.convex else slope.abs()) + spread(doubt, slope)
+        one_sided = falling and step.constants.convex
+        loss = ((-slope).clamp_min(0) if one_sided else slope.abs()) + spread(doubt, slope)
         if ball is None:
             bend = torch.full_like(center, step.constants.curvature * SLACK)
         else:

@@ -62,33 +62,46 @@ def rounding(
     return errors
 
 
-def slope_errors(net: Network, errors: list[Error]) -> list[Tensor]:
-    """Bound how far the derivatives ∂(z_a − z_b)/∂v at each position, computed in float64, are from the truth, in ℓ₂.
+def slope_errors(
+    net: Network, errors: list[Error], arithmetic: Arithmetic = FLOAT64, start: Tensor | None = None
+) -> list[Tensor]:
+    """Bound how far derivatives ∂(w·z)/∂v at each position, computed in `arithmetic`, are from the truth, in ℓ₂.
 
-    From the logits back, with G ≥ ‖∂/∂v‖ and its error δ: a step of gain ‖J‖ whose Jacobian is computed within ω
-    of J passes on G‖J‖ and δ‖J‖ + ω(G + δ). `errors` are those of the values, in float64.
+    From the logits z back, with G ≥ ‖∂/∂v‖ and its error δ: a step of gain ‖J‖ whose Jacobian is computed within ω
+    of J passes on G‖J‖ and δ‖J‖ + ω(G + δ). `errors` are those of the values, in the same arithmetic; `start`, (N,),
+    bounds ‖w‖, which is √2 for a margin.
     """
     like = errors[0].norm
     gains, deltas = ([torch.zeros_like(like) for _ in errors] for _ in range(2))
-    gains[-1] = torch.full_like(like, 2.0)
+    gains[-1] = torch.full_like(like, 2.0) if start is None else start
     for position in range(len(net.nodes), 0, -1):
         node = net.nodes[position - 1]
         gain = 1.0 if node.step.gains is None else node.step.gains.n22
-        doubt = jacobian_error(node.step, errors[node.inputs[0]]) + 4 * FLOAT64.unit * gain
+        doubt = jacobian_error(node.step, errors[node.inputs[0]], arithmetic) + 4 * arithmetic.unit * gain
+        reached = gains[position] + deltas[position]
         for i in node.inputs:
+            lost = _underflow(node.step, errors[i].parts[0].numel(), reached, arithmetic)
             gains[i] = gains[i] + gain * gains[position]
-            deltas[i] = deltas[i] + gain * deltas[position] + doubt * (gains[position] + deltas[position])
+            deltas[i] = deltas[i] + gain * deltas[position] + doubt * reached + lost
     return [torch.where(delta.isfinite(), delta * SLACK, torch.inf) for delta in deltas]
 
 
-def jacobian_error(step: Step, error: Error) -> Tensor:
-    """Bound ‖Ĵ − J‖₂ of one step in float64, where its input is off by `error`."""
+def jacobian_error(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
+    """Bound ‖Ĵ − J‖₂ of one step, where its input is off by `error`."""
     if isinstance(step, Affine):
-        return torch.full_like(error.norm, FLOAT64.gamma(step.back_terms) * step.schur)
+        return torch.full_like(error.norm, arithmetic.gamma(step.back_terms) * step.schur)
     if isinstance(step, Activation):
-        steep, bend = step.constants.lipschitz, step.constants.curvature
-        return ULPS * FLOAT64.unit * steep * 2 + bend * error.parts.flatten(1).amax(1)
+        known, unit = step.constants, ULPS * arithmetic.unit
+        inside = unit * known.width + 4 * known.jump  # what the argument itself may be off by
+        return unit * known.lipschitz * 2 + known.curvature * (inside + error.parts.flatten(1).amax(1))
     return torch.zeros_like(error.norm)
+
+
+def _underflow(step: Step, inputs: int, size: Tensor, arithmetic: Arithmetic) -> Tensor:
+    """Bound what derivatives lose below `tiny`; nothing is known where one may pass the largest number."""
+    terms, largest = (step.back_terms, 1 + step.schur) if isinstance(step, Affine) else (1, 2.0)
+    lost = 4 * arithmetic.tiny * terms * inputs**0.5 * (size + largest)
+    return torch.where(size * largest < arithmetic.largest / 8, lost, torch.inf)
 
 
 @singledispatch
