@@ -32,6 +32,7 @@ _EXPORTS = {
     "operator_norm_bound": "guarantees.operator_norm",
     "bounds": "guarantees.summary",
     "certify": "guarantees.certificate",
+    "explanation_bound": "guarantees.explanation",
     # attacks: what is refuted
     "attack": "attacks",
     # training
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from lowcurve.geometry.stability import gradient_stability as gradient_stability
     from lowcurve.geometry.stability import local_linearity as local_linearity
     from lowcurve.guarantees.certificate import certify as certify
+    from lowcurve.guarantees.explanation import explanation_bound as explanation_bound
     from lowcurve.guarantees.operator_norm import operator_norm as operator_norm
     from lowcurve.guarantees.operator_norm import operator_norm_bound as operator_norm_bound
     from lowcurve.guarantees.summary import bounds as bounds

@@ -90,8 +90,8 @@ class ExplanationBound:
     """How much a gradient ∇f can change around N points, proven for all ‖δ‖₂ ≤ r; every field has length N.
 
     `change` ≥ ‖∇f(x+δ) − ∇f(x)‖₂ and `relative` ≥ ‖∇f(x+δ) − ∇f(x)‖₂ / ‖∇f(x)‖₂ are bounds from above (∞: there is
-    none), `cosine` ≤ cos(∇f(x+δ), ∇f(x)) is one from below (−1: it says nothing). `details` holds the bound on the
-    gradient's norm at x from below, the part of `change` that rounding may cause, and the margin's other class, by name.
+    none), `cosine` ≤ cos(∇f(x+δ), ∇f(x)) is one from below (−1: it says nothing). `details` holds a lower bound
+    on ‖∇f(x)‖₂, the part of `change` that rounding may cause, and the margin's other class, by name.
     """
 
     change: Tensor

@@ -89,13 +89,10 @@ def gradient_stability(
     clipped to [0, 1]. `measured="turn"` measures 1 − cos(∇f(x + ε), ∇f(x)) in its place, which is at most
     1 − √(1 − c²) where the change is c < 1.
     """
-    if measured not in CHANGES:
-        raise unknown_name("change of the gradient", measured, CHANGES)
+    checks.choice(CHANGES, measured=measured)
     turn = measured == "turn"
     quantity = _Center.gradient_turn if turn else _Center.gradient_change
-    r, values, local, delta = _measure(
-        quantity, model, x, y, radii, samples, seed, of, direction, steps, delta, memory
-    )
+    r, values, local, delta = _measure(quantity, model, x, y, radii, samples, seed, of, direction, steps, delta, memory)
     predicted, limit = r * local, torch.expm1(r * delta)
     return Profile(r.squeeze(1), values, *(map(_largest_turn, (predicted, limit)) if turn else (predicted, limit)))
 

@@ -83,9 +83,8 @@ def expand_outputs(net: Network, x: Tensor, outputs: Callable[[Tensor], Tensor])
     errors = rounding(net, values, net.reaches(), x.new_zeros(len(x)), FLOAT64)
     doubts = slope_errors(net, errors)
     blur = torch.stack([error.parts.flatten(1).amax(1) for error in errors]).amax(0)
-    of_slopes = tuple(doubts[i + 1] for i in positions)
-    gradients = gradients.flatten(2)
-    return Expansion(values, found.detach(), gradients, doubts[0], tuple(slopes), of_slopes, blur, positions, smooth=True)
+    known = (values, found.detach(), gradients.flatten(2), doubts[0])
+    return Expansion(*known, tuple(slopes), tuple(doubts[i + 1] for i in positions), blur, positions, smooth=True)
 
 
 def curvature(

@@ -1,4 +1,4 @@
-r"""How much can the gradient of the cross-entropy change in a ball? That of its linear part, and the softmax's own move.
+r"""How much can the gradient of the cross-entropy change in a ball? Its linear part bends, and the softmax moves.
 
 With p = softmax(z), π = p − e_y and J the Jacobian of the logits, ∇ℓ = Jᵀπ. From x to x + δ (with a prime)
 
@@ -6,8 +6,8 @@ With p = softmax(z), π = p − e_y and J the Jacobian of the logits, ∇ℓ = J
 
 The first term is the change of a linear function of the logits whose coefficients π are those at x. In the second
 p' − p sums to 0 and so is T = ½‖p' − p‖₁ times an average of differences e_a − e_b: its norm is at most T·S with S the
-steepest z_a − z_b in the ball. If no z_a − z_b moves by more than D, the log-odds of every set of classes move by at most
-D; with a₀ the log-odds against the likeliest class at x
+steepest z_a − z_b in the ball. If no z_a − z_b moves by more than D, the log-odds of every set of classes move by at
+most D; with a₀ the log-odds against the likeliest class at x
 
 .. math:: T ≤ σ(t + D) - σ(t), \qquad t = \min(a_0, -D/2), \qquad σ(t) = 1/(1 + e^{-t}).
 """
@@ -25,14 +25,17 @@ from lowcurve.objectives.cross_entropy import log_odds_against
 
 
 class LossTurn:
-    """The cross-entropy seen from x: `outputs` are its linear part π·z, then all margins z_y − z_c."""
+    """The cross-entropy seen from x: `outputs` are its linear part π·z / (1 − p_y), then all margins z_y − z_c.
+
+    The division, by `scale`, keeps the size of what is computed where the network is sure.
+    """
 
     def __init__(self, net: Network, y: Tensor, logits: Tensor) -> None:
         own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, y.view(-1, 1), True)
-        others = torch.softmax(logits, 1).masked_fill(own, 0.0)
         self.net, self.y = net, y
-        self.pull = torch.where(own, -others.sum(1, keepdim=True), others)  # π, without cancellation
+        self.pull = torch.softmax(logits.masked_fill(own, -torch.inf), 1).masked_fill(own, -1.0)
         self.against = log_odds_against(logits, y)
+        self.scale = torch.sigmoid(self.against)
         self.unsure = log_odds_against(logits, logits.argmax(1))
 
     def outputs(self, logits: Tensor) -> Tensor:
@@ -50,15 +53,14 @@ class LossTurn:
         slope, move = self._pairs(at, bend[:, 1:], reaches, radius)
         moved = move.amax((1, 2)) * SLACK + 2 * at.blur
         wrong = torch.sigmoid(self.against + 2 * at.blur + moved) * SLACK  # 1 − p_y anywhere in the ball
-        change = radius * bend[:, 0] + _shift(self.unsure + 2 * at.blur, moved) * slope.amax((1, 2)) * SLACK
+        change = radius * bend[:, 0] * self.scale
+        change = change + _shift(self.unsure + 2 * at.blur, moved) * slope.amax((1, 2)) * SLACK
         own = slope.gather(1, self.y.view(-1, 1, 1).expand(-1, 1, slope.shape[2])).amax((1, 2))
-        change = torch.fmin(change, at.gradient_norms[:, 0] + wrong * own)
+        change = torch.fmin(change, at.gradient_norms[:, 0] * self.scale + wrong * own)
         doubt = wrong * self._doubt(at, reaches, radius, error, executed_in, own)
         return change, 2 * wrong, torch.where(doubt.isnan(), torch.inf, doubt)
 
-    def _pairs(
-        self, at: Expansion, bend: Tensor, reaches: list[Reach], radius: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _pairs(self, at: Expansion, bend: Tensor, reaches: list[Reach], radius: Tensor) -> tuple[Tensor, Tensor]:
         """Bound slopes and moves of z_a − z_b in the ball, (N, C, C)."""
         _, position = self.net.head()
         rows = reaches[-1].rows

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lowcurve import checks
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.geometry.functions import checked_inputs, checked_labels
 from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
@@ -32,12 +33,13 @@ from lowcurve.guarantees.operator_norm import SLACK, UNIT
 from lowcurve.guarantees.rounding import rounding, slope_errors
 from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
-from lowcurve.modes import observing
+from lowcurve.observe import observing
 from lowcurve.outputs import returning_logits
 from lowcurve.progress import track
 from lowcurve.types import ExplanationBound
 
 METHOD = "slopes at x, curvature and reach in the ball"
+_FARTHEST = 1e6  # no radius is larger
 
 
 def explanation_bound(
@@ -59,32 +61,40 @@ def explanation_bound(
     >>> round(float(found.change), 4), round(float(found.relative), 4), round(float(found.cosine), 4)
     (0.2, 0.2, 0.9798)
     """
+    checks.usable(model)
     x = checked_inputs(x)
+    if not len(x):
+        raise UserError("expected at least one sample, got an empty batch")
+    checked_function(of)
+    radius = _checked_radius(radius, len(x))
+    with observing(model):
+        y = checked_labels(model, x, y, of)
     arithmetic(model, x)  # refuse before the long work
     model = returning_logits(model, x[:1].clone())
-    net = network(model, tuple(x.shape[1:]))
-    return explain_steps(net, model, x, y, radius, of=of)
+    return explain_steps(network(model, tuple(x.shape[1:])), model, x, y, radius, of=of)
 
 
 def explain_steps(
-    net: Network, model: nn.Module, x: Tensor, y: Tensor | None, radius: float | Tensor, *, of: str | int = "margin"
+    net: Network, model: nn.Module, x: Tensor, y: Tensor, radius: Tensor, *, of: str | int = "margin"
 ) -> ExplanationBound:
-    """Bound the explanations of a model whose steps are known already."""
+    """Bound the explanations of a model whose steps are known already; `radius` and labels are one per sample."""
     executed_in = arithmetic(model, x)
-    radius = _checked_radius(radius, len(x))
-    if of not in ("margin", "loss") and (not isinstance(of, int) or isinstance(of, bool)):
-        raise unknown_name("function to explain", str(of), ["margin", "loss", "an int (a logit)"])
-    if of != "loss" and of != "margin" and not 0 <= int(of) < net.num_outputs or net.num_outputs < 2:
-        raise UserError(f"expected a model of two classes or more and a logit among them, got {net.num_outputs}, {of}")
-    with observing(model):
-        y = checked_labels(model, x, y, of)
-    rows = batches(net, net.reaches(), 1 + (of == "loss") * net.num_outputs, len(x))
+    if net.num_outputs < 2 and not isinstance(of, int):
+        raise UserError(f"expected a model of two classes or more, got {net.num_outputs}; bound its logit: of=0")
     parts = []
+    rows = batches(net, net.reaches(), 1 + net.num_outputs if of == "loss" else 1, len(x))
     for part in track(rows, "bounding explanations"):
         with observing(model), torch.no_grad():
             logits = model(x[part].clone())
-        parts.append(_of_batch(net, (x[part], y[part], logits), radius[part], executed_in, of))
+        parts.append(_of_batch(net, (x[part], y[part].cpu(), logits), radius[part], executed_in, of))
     return _joined(parts)
+
+
+def checked_function(of: object) -> None:
+    """Refuse a function whose gradient has no bound here: anything but a margin, the loss or a logit."""
+    if isinstance(of, bool) or not (isinstance(of, int) or of in ("margin", "loss")):
+        name = of if isinstance(of, str) else checks.shown(of)
+        raise unknown_name("function to explain", name, ["margin", "loss", "an int (a logit)"])
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ def _of_batch(
     net: Network, batch: tuple[Tensor, Tensor, Tensor], radius: Tensor, executed_in: Arithmetic, of: str | int
 ) -> _Part:
     x, y, logits = batch
-    other = logits.double().scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
+    other = logits.scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
     turn = LossTurn(net, y, net.values(x)[-1]) if of == "loss" else None
     weight = _weights(net, y, other, of)
     at = expand_outputs(net, x, turn.outputs if turn else _combined(weight))
@@ -119,7 +129,7 @@ def _of_batch(
         change = _capped(radius * bend[:, 0], at, _steepest(net, reaches, weight))
         start, doubt = torch.full_like(radius, 2.0), torch.zeros_like(radius)
     lost = slope_errors(net, errors, executed_in, start)[0] + doubt
-    least = at.gradients[:, 0].norm(dim=1) / SLACK - at.doubt - doubt
+    least = (at.gradients[:, 0].norm(dim=1) / SLACK - at.doubt) * (turn.scale if turn else 1.0) - doubt
     return _Part(change * SLACK, lost * SLACK, least - lost, other)
 
 
@@ -160,9 +170,9 @@ def _joined(parts: list[_Part]) -> ExplanationBound:
 
 
 def _checked_radius(radius: float | Tensor, samples: int) -> Tensor:
-    found = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
-    if found.dim() > 1 or (found.dim() == 1 and len(found) != samples) or not bool((found >= 0).all()):
-        raise UserError(f"expected a radius ≥ 0, one number or one per sample ({samples}), got {radius}")
-    if not bool((found <= 1e6).all()):
-        raise UserError(f"expected radii up to 1e6, got {float(found.max()):g}")
-    return found.expand(samples).clone()
+    """Return one radius per sample, in float64."""
+    given = checks.one_or_more(radius)
+    checks.numbers(least=0, radius=given)
+    if len(given) not in (1, samples) or max(given) > _FARTHEST:
+        raise UserError(f"expected one radius up to {_FARTHEST:g}, or one per sample ({samples}), got {given[:5]}")
+    return torch.tensor(given, dtype=torch.float64).expand(samples).clone()

@@ -1,21 +1,20 @@
 """How much can an explanation be changed by a search? The other side of its bound.
 
-A bound lies above every change within the radius, what is found here below the largest one. The search runs on a copy in
-float64, on the sphere: `gradient_stability` climbs from several random directions.
+A bound lies above every change within the radius, what is found here below the largest one. The search runs on a copy
+in float64, on the sphere: `gradient_stability` climbs from several random directions.
 """
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lowcurve.errors import UserError
-from lowcurve.geometry.functions import FUNCTIONS, Of, checked_inputs, checked_labels, scalar_function
+from lowcurve import checks
+from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, scalar_function
 from lowcurve.geometry.stability import gradient_stability
-from lowcurve.modes import observing
+from lowcurve.guarantees.explanation import checked_function
+from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
 
 
@@ -50,40 +49,39 @@ def manipulate_explanation(
     >>> float(found.change.max()), round(float(found.cosine.min()), 6)
     (0.0, 1.0)
     """
-    if isinstance(radius, Tensor) or not 0 < radius < float("inf"):
-        raise UserError(f"expected one radius > 0, got {radius}")
+    checks.number(above=0, radius=radius)
+    checked_function(of)
     x = checked_inputs(x)
     with observing(model), torch.no_grad():
         y = checked_labels(model, x, y, of)
         other = logits_of(model(x.clone())).scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
-    model, x = copy.deepcopy(model).double(), x.double()
-    function, labels = fixed_function(of, y, other)
+    model, x = checks.copied(model).double(), x.double()
+    function, labels = (_margin_between, _encoded(model, x, y, other)) if of == "margin" else (of, y)
     change, turn = (
         gradient_stability(
             model, x, labels, [radius], restarts, seed, of=function, direction="adversarial", steps=steps, measured=kind
         ).values[0].amax(0)
         for kind in ("change", "turn")
     )  # fmt: skip
-    return Manipulation(change * _gradient_norm(model, x, y, other, of), change, 1 - turn)
+    return Manipulation(change * _gradient_norm(model, x, labels, function), change, 1 - turn)
 
 
-def fixed_function(of: str | int, y: Tensor, other: Tensor) -> tuple[Of, Tensor]:
-    """Return f and its labels for `gradient_stability`; the margin is that of the two classes given."""
-    if of != "margin":
-        return of, y
-    return _margin_between, torch.stack([y, other], 1)
+def _encoded(model: nn.Module, x: Tensor, y: Tensor, other: Tensor) -> Tensor:
+    """Write two classes as one label, y C + c."""
+    with observing(model), torch.no_grad():
+        return y * logits_of(model(x[:1].clone())).shape[1] + other
 
 
-def _margin_between(outputs: Any, classes: Tensor) -> Tensor:
-    pair = logits_of(outputs).gather(1, classes)
-    return pair[:, 0] - pair[:, 1]
+def _margin_between(outputs: Any, pair: Tensor) -> Tensor:
+    """Return z_y − z_c for the classes of an encoded label."""
+    logits = logits_of(outputs)
+    y, other = pair // logits.shape[1], pair % logits.shape[1]
+    return (logits.gather(1, y.view(-1, 1)) - logits.gather(1, other.view(-1, 1))).squeeze(1)
 
 
-def _gradient_norm(model: nn.Module, x: Tensor, y: Tensor, other: Tensor, of: str | int) -> Tensor:
-    function, labels = fixed_function(of, y, other)
-    value: Callable[[Any, Tensor], Tensor] = scalar_function(function)
-    assert of in FUNCTIONS or isinstance(of, int)
+def _gradient_norm(model: nn.Module, x: Tensor, labels: Tensor, of: Of) -> Tensor:
     with observing(model), torch.enable_grad():
         leaf = x.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(value(model(leaf.clone()), labels).sum(), leaf, materialize_grads=True)
+        values = scalar_function(of)(model(leaf.clone()), labels)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf, materialize_grads=True)
     return gradient.flatten(1).norm(dim=1)

@@ -93,7 +93,8 @@ def jacobian_error(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -
     if isinstance(step, Activation):
         known, unit = step.constants, ULPS * arithmetic.unit
         inside = unit * known.width + 4 * known.jump  # what the argument itself may be off by
-        return unit * known.lipschitz * 2 + known.curvature * (inside + error.parts.flatten(1).amax(1))
+        off = unit * known.lipschitz * 2 + known.curvature * (inside + error.parts.flatten(1).amax(1))
+        return torch.where(off.isfinite(), off.clamp_max(3 * known.lipschitz), torch.inf)
     return torch.zeros_like(error.norm)
 
 
