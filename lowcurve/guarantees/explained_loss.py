@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lowcurve.guarantees.arithmetic import FLOAT64, Arithmetic
 from lowcurve.guarantees.expansion import Expansion
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.rounding import Error
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Reach
 from lowcurve.objectives.cross_entropy import log_odds_against
 

@@ -29,9 +29,9 @@ from lowcurve.guarantees.certificate import batches
 from lowcurve.guarantees.expansion import Expansion, curvature, expand_outputs
 from lowcurve.guarantees.explained_loss import LossTurn
 from lowcurve.guarantees.graph import network, refuse_difference
+from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK, UNIT
 from lowcurve.guarantees.rounding import rounding, slope_errors
-from lowcurve.guarantees.steplist import Network
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.observe import observing
 from lowcurve.outputs import returning_logits

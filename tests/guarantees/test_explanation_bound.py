@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import lowcurve as lc
+from lowcurve.attacks.manipulation import manipulate_explanation
 from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import FLOAT32
 from lowcurve.guarantees.explained_loss import _shift
 from lowcurve.guarantees.graph import network
-from lowcurve.guarantees.manipulation import manipulate_explanation
 from lowcurve.guarantees.rounding import jacobian_error, rounding, slope_errors
 from lowcurve.layers.rectifiers import SmoothClip
 from lowcurve.layers.traits import constants

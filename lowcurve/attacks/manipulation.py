@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from lowcurve import checks
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, scalar_function
 from lowcurve.geometry.stability import gradient_stability
-from lowcurve.guarantees.explanation import checked_function
 from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
 
@@ -36,21 +35,20 @@ def manipulate_explanation(
     y: Tensor | None,
     radius: float,
     *,
-    of: str | int = "margin",
+    of: Of = "margin",
     restarts: int = 4,
     steps: int = 10,
     seed: int = 0,
 ) -> Manipulation:
     """Search ‖δ‖₂ = `radius` for the largest change of ∇f and for its largest turn, from `restarts` directions each.
 
-    f is that of `explanation_bound`: for "margin" the other class is the one at x, wherever δ leads.
+    f is that of `lc.explanation_bound`: for "margin" the other class is the one at x, wherever δ leads.
 
     >>> found = manipulate_explanation(nn.Linear(3, 2), torch.rand(4, 3), None, 0.1)  # a linear f does not bend
     >>> float(found.change.max()), round(float(found.cosine.min()), 6)
     (0.0, 1.0)
     """
     checks.number(above=0, radius=radius)
-    checked_function(of)
     x = checked_inputs(x)
     with observing(model), torch.no_grad():
         y = checked_labels(model, x, y, of)
