@@ -19,7 +19,7 @@ from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.spectral import original, spectral_norm, spectral_of
 from lowcurve.layers.traits import smooth
 from lowcurve.surgery.hooks import carry_hooks
-from lowcurve.surgery.probe import Probe, probe
+from lowcurve.surgery.probe import Probe, probe, tensors
 from lowcurve.surgery.record import remember
 from lowcurve.surgery.refuse import (
     input_size,
@@ -192,7 +192,8 @@ def _replace_activations(
 
     With `same_limit`, only activations that the replacement tends to for large β are replaced.
     """
-    like = next((p for p in surgery.model.parameters() if p.is_floating_point()), torch.zeros(()))
+    known = (*surgery.model.parameters(), *tensors(surgery.run.output))  # a model may have no parameters
+    like = next((tensor for tensor in known if tensor.is_floating_point()), torch.zeros(()))
     for _, module, places in surgery.sites():
         rule = activation_rule(module)
         if rule is None or (same_limit and rule.note):

@@ -83,7 +83,7 @@ class Case:
 
     def _conversion(self) -> str:
         settings = "init_beta={beta}, init_gamma={gamma}, spectral={spectral}".format(**self.recipe)
-        return f"lc.convert(net, x, {settings})[0].to(x.dtype)" if self.recipe["convert"] else "net"
+        return f"lc.convert(net, x, {settings})[0]" if self.recipe["convert"] else "net"
 
 
 class Writer:

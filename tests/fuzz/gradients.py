@@ -60,9 +60,8 @@ def second_derivatives(model: nn.Module, x: Tensor) -> Values:
     _, names, grads = _gradients(model, x, create_graph=True)
     mixed = torch.stack([(grad.double() * _random(grad)).sum() for grad in grads]).sum()
     inputs = [x, *model.parameters()]
-    if not mixed.requires_grad:
-        return {}
-    found = torch.autograd.grad(mixed, inputs, allow_unused=True)
+    depends = mixed.requires_grad  # not where the model is affine
+    found = torch.autograd.grad(mixed, inputs, allow_unused=True) if depends else [None] * len(inputs)
     zero = [torch.zeros_like(v) if g is None else g for v, g in zip(inputs, found, strict=True)]
     return {f"second derivative in {name}": g.detach() for name, g in zip(names, zero, strict=True)}
 

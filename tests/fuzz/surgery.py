@@ -57,6 +57,10 @@ def _compiled_by(case: Case, backend: str) -> None:
     torch._dynamo.reset()
     model = case.subject()
     eager, fast = _copied(model), torch.compile(_copied(model), backend=backend)
+    try:
+        derivatives(torch.compile(plain(model, case.x.dtype), backend=backend), case.x)
+    except Exception as error:  # the compiler fails by itself
+        raise Unfit(str(error)) from error
     for step in range(_STEPS):
         truth = lambda x: derivatives(plain(eager, torch.float64), x)  # noqa: E731
         exact, error = noise(truth, lambda x: derivatives(plain(eager, x.dtype), x), case.x)

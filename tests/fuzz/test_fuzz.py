@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fuzz.build import build
-from tests.fuzz.hunt import Counts, Found, hunt
+from tests.fuzz.hunt import Counts, Found, drawn, hunt, judge
 from tests.fuzz.oracles import ORACLES
 from tests.fuzz.recipes import draw
 from tests.fuzz.shrink import simpler
@@ -32,3 +32,9 @@ def test_a_recipe_makes_the_same_network_again() -> None:
 def test_simpler_recipes_are_smaller() -> None:
     recipe = draw(5).recipe
     assert all(len(other["nodes"]) <= len(recipe["nodes"]) and other != recipe for other in simpler(recipe))
+
+
+def test_certificates_are_not_refused_to_every_normalized_network() -> None:
+    cases = (drawn("certificates", seed) for seed in range(80))
+    normalized = (case for case in cases if case.recipe["convert"] and case.recipe["spectral"])
+    assert any(judge("certificates", case) is None for case in normalized)

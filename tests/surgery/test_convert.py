@@ -407,3 +407,8 @@ def test_the_factor_of_a_layer_before_a_clipping_batch_norm_is_reported() -> Non
     x = torch.rand(5, 3)
     model, report = convert(net, x)
     assert torch.allclose(model(x), net(x) * report.factors()["0"], atol=1e-5)
+
+
+def test_a_model_without_parameters_is_converted_in_the_precision_of_its_example() -> None:
+    model, _ = convert(nn.Sequential(nn.Hardtanh()), torch.rand(2, 3, dtype=torch.float64))
+    assert all(parameter.dtype is torch.float64 for parameter in model.parameters())
