@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy
@@ -23,18 +24,19 @@ def environment() -> dict[str, str]:
     }
 
 
+@cache  # what was imported does not change
 def git_revision() -> str | None:
     """Return the commit of the code that runs, with `+` where files differ; None outside a repository."""
     here = Path(__file__).parent
     try:
-        commands = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"])
-        revision, changes = (
-            subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-            for command in commands
-        )
+        command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        shown = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return revision + ("+" if changes else "")
+    lines = shown.splitlines()
+    revision = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    changed = any(not line.startswith("#") for line in lines)
+    return revision + "+" * changed if revision != "(initial)" else None
 
 
 def processor() -> str:

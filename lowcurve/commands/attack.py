@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lowcurve.commands import options
-from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
     from lowcurve.attacks.table import Evaluation
-    from lowcurve.commands.target import Target
     from lowcurve.data.dataset import Split
+    from lowcurve.evaluation.subject import Subject
 
 NOISE = 0.1  # the norm of the noise under which explanations are compared
 PICTURES = 8  # samples that are drawn
@@ -28,7 +27,7 @@ def attack(
     versus: Annotated[str | None, typer.Option(help="A second run or package:factory to compare with.")] = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    trust: Trust = None,
+    trust: options.Trust = None,
     attacks: Annotated[str, typer.Option(help="Names, joined by commas.")] = "pgd,apgd-t,square",
     radii: Annotated[str, typer.Option(help="Radii in pixels of [0, 1], joined by commas.")] = "0.05,0.1,0.15,0.2",
     norm: Annotated[str, typer.Option(help="2 or inf.")] = "2",
@@ -46,7 +45,7 @@ def attack(
     from lowcurve import text
     from lowcurve.attacks.curves import plot_curves
     from lowcurve.attacks.evaluate import evaluate
-    from lowcurve.commands.target import resolve
+    from lowcurve.evaluation.subject import resolve
 
     count, length, budgets = options.count(samples), options.norm(norm), options.budgets(steps)
     names, distances_at = options.names(attacks, "--attacks"), options.positive_numbers(radii, "--radii")
@@ -121,7 +120,7 @@ def _show(console: "Console", evaluation: "Evaluation") -> None:
 
 def _distances(
     console: "Console",
-    subjects: "list[Target]",
+    subjects: "list[Subject]",
     split: "Split",
     count: int,
     norm: float,
@@ -160,7 +159,7 @@ def _distances(
 
 def _explain(
     console: "Console",
-    subjects: "list[Target]",
+    subjects: "list[Subject]",
     split: "Split",
     count: int,
     method: str,

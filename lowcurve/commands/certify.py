@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowcurve.commands import options
-from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +21,7 @@ def certify(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    trust: Trust = None,
+    trust: options.Trust = None,
     samples: options.Samples = "500",
     local: Annotated[bool, typer.Option(help="Refine the bounds inside each ball: larger radii, more work.")] = True,
     layers: Annotated[bool, typer.Option(help="Show the bounds layer by layer.")] = True,
@@ -32,7 +31,7 @@ def certify(
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
     from lowcurve import text
     from lowcurve.attacks.boundary import boundary_distance
-    from lowcurve.commands.target import resolve
+    from lowcurve.evaluation.subject import resolve
     from lowcurve.guarantees.certificate import certify_steps
     from lowcurve.guarantees.graph import network
     from lowcurve.guarantees.summary import bounds_of

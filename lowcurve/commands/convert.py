@@ -6,14 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from lowcurve.commands import options
-from lowcurve.commands.target import Trust
 
 
 def convert(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: Annotated[str | None, typer.Option(help="Measure on the test split of this data set.")] = None,
     data_dir: options.DataDir = None,
-    trust: Trust = None,
+    trust: options.Trust = None,
     input_size: Annotated[
         str | None, typer.Option(help="Without --data: shape of one input, such as 3,32,32; pixels are random.")
     ] = None,
@@ -78,8 +77,8 @@ def _load(
     import torch
 
     from lowcurve import checks
-    from lowcurve.commands.target import resolve
     from lowcurve.errors import UserError
+    from lowcurve.evaluation.subject import resolve
     from lowcurve.factory import load_factory
     from lowcurve.random import generator
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowcurve.commands import options
-from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
     from lowcurve.geometry.dataset import Measurements
@@ -19,7 +18,7 @@ def measure(
     target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    trust: Trust = None,
+    trust: options.Trust = None,
     samples: options.Samples = "500",
     tol: Annotated[float, options.above_zero("Relative residual at which a Hessian norm is final.")] = 1e-2,
     max_iterations: Annotated[int, options.counted(1, "Most Hessian-vector products per sample.")] = 30,
@@ -39,7 +38,7 @@ def measure(
     from rich.console import Console
     from rich.markup import escape
 
-    from lowcurve.commands.target import resolve
+    from lowcurve.evaluation.subject import resolve
     from lowcurve.files import lock, make_folder
     from lowcurve.geometry import dataset
     from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in

@@ -58,6 +58,13 @@ Data = Annotated[str | None, typer.Option(help="Data set; default: the one that 
 DataDir = Annotated[
     Path | None, typer.Option(callback=existing, help="Where the data sets are; default $LOWCURVE_DATA.")
 ]
+Trust = Annotated[
+    str | None,
+    typer.Option(
+        callback=factory,
+        help="package:factory that makes the run's network. Naming it here runs it; a run's files cannot.",
+    ),
+]
 Samples = Annotated[str, typer.Option(help="Samples of a split: a number, a share such as 0.1, or all.")]
 Seed = Annotated[
     int, typer.Option(min=0, max=LARGEST, help="Seed of the choice of samples and of everything that is random.")

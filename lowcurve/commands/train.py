@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lowcurve.commands import options
-from lowcurve.commands.target import Trust
 
 if TYPE_CHECKING:
     from lowcurve.training.config import Config
@@ -37,7 +36,7 @@ def train(
     output: options.Output = None,
     data_dir: options.DataDir = None,
     resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
-    trust: Trust = None,
+    trust: options.Trust = None,
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
     from lowcurve.training.config import read_config

@@ -1,31 +1,25 @@
 """Which experiments are there? Every table and figure of the paper by name, as data; see `reproduce`."""
 
-from lowcurve.experiments import (
-    ablations,
-    attacks,
-    discrepancy,
-    epoch_times,
-    geometry,
-    gradient_robustness,
-    moons,
-    saliency,
-    search,
-)
+from importlib import import_module
+
 from lowcurve.experiments.experiment import Experiment
 
+# In the order of the paper. Each file has all that is known of its tables and figures: rows, what is measured and how,
+# claims, and the paper's numbers.
+_FILES = (
+    "geometry",
+    "moons",
+    "gradient_robustness",
+    "attacks",
+    "discrepancy",
+    "ablations",
+    "autoattack",
+    "geometry_appendix",
+    "epoch_times",
+    "saliency",
+    "search",
+)
+
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        geometry.TABLE,
-        moons.FIGURE,
-        *gradient_robustness.FIGURES,
-        attacks.PGD,
-        discrepancy.TABLE,
-        ablations.TABLE,
-        attacks.AUTOATTACK,
-        *geometry.APPENDIX,
-        epoch_times.TABLE,
-        saliency.FIGURE,
-        search.SEARCH,
-    )
+    experiment.name: experiment for file in _FILES for experiment in import_module(f"{__name__}.{file}").EXPERIMENTS
 }

@@ -1,84 +1,78 @@
-"""What the paper claims, as data, and what the numbers say of it: holds, does not hold, or not measured.
+"""What the paper claims, as rows of a table, and what the numbers say of it: holds, does not hold, or not measured.
 
-A claim compares a quantity with a threshold. The quantity is a cell, a ratio of two cells or a difference of two
-cells of one table; a cell is (row, column). The same claim is judged on our numbers and on the paper's own.
+A claim is a sentence and a formula: a cell, a ratio of two cells or a difference of two cells of one table, compared
+with a threshold. A cell is `column[row]`. The same claim is judged on our numbers and on the paper's own.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
+
+from lowcurve.errors import UserError
 
 Cell = tuple[str, str]  # (row key, column key)
 Lookup = Callable[[Cell], float | None]
 Verdict = Literal["holds", "does not hold", "not measured"]
+OURS: Literal["project"] = "project"  # a target of this project, not a claim of the paper
+
+_CELL = r"(\w[^][]*)\[([^][]+)\]"
+_FORMULA = re.compile(rf"{_CELL}(?: ([/−-]) {_CELL})? (<=|>=) (-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`quantity(left, right) comparison threshold`; `source` is who says so: the paper, or this project's target."""
+    """A sentence, the formula that tests it, and who says so: the paper, or this project's target.
+
+    >>> claim = Claim("halves curvature", "curvature[lcnn] / curvature[standard] <= 0.5")
+    >>> claim.cells, claim.judge(0.26), claim.judge(None)
+    ([('lcnn', 'curvature'), ('standard', 'curvature')], 'holds', 'not measured')
+    """
 
     text: str
-    left: Cell
-    right: Cell | None
-    quantity: Literal["value", "ratio", "difference"]
-    comparison: Literal["<=", ">="]
-    threshold: float
+    formula: str
     source: Literal["paper", "project"] = "paper"
 
-    def formula(self) -> str:
-        """Spell the comparison, e.g. `curvature[lcnn] / curvature[standard] <= 0.5`."""
-        sign = {"ratio": " / ", "difference": " − ", "value": ""}[self.quantity]
-        right = f"{sign}{self.right[1]}[{self.right[0]}]" if self.right else ""
-        return f"{self.left[1]}[{self.left[0]}]{right} {self.comparison} {self.threshold:g}"
+    def __post_init__(self) -> None:
+        if not _FORMULA.fullmatch(self.formula):
+            raise UserError(f"expected a claim such as `curvature[lcnn] / curvature[relu] <= 0.5`, got {self.formula}")
+
+    @cached_property
+    def _parts(self) -> tuple[Any, ...]:
+        found = _FORMULA.fullmatch(self.formula)
+        return found.groups() if found else ()
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The one or two cells of the formula."""
+        column, row, sign, other_column, other_row, *_ = self._parts
+        return [(row, column), *([(other_row, other_column)] if sign else [])]
+
+    @property
+    def threshold(self) -> float:
+        """What the quantity is compared with."""
+        return float(self._parts[-1])
 
     def evaluate(self, lookup: Lookup) -> float | None:
         """Return the quantity, or None where a cell is missing or the quantity has no value."""
-        left = lookup(self.left)
-        right = lookup(self.right) if self.right else 0.0
-        if left is None or right is None:
+        left, *more = (lookup(cell) for cell in self.cells)
+        if left is None or not more:
+            return left
+        right = more[0]
+        if right is None:
             return None
-        if self.quantity == "ratio":
+        if self._parts[2] == "/":
             return left / right if right else None
         return left - right
 
     def judge(self, value: float | None) -> Verdict:
-        """Compare a quantity with the threshold.
-
-        >>> claim = ratio("halves curvature", "curvature", "lcnn", "standard", "<=", 0.5)
-        >>> claim.formula(), claim.judge(0.26), claim.judge(None)
-        ('curvature[lcnn] / curvature[standard] <= 0.5', 'holds', 'not measured')
-        """
+        """Compare a quantity with the threshold."""
         if value is None or math.isnan(value):
             return "not measured"
-        holds = value <= self.threshold if self.comparison == "<=" else value >= self.threshold
+        holds = value <= self.threshold if self._parts[-2] == "<=" else value >= self.threshold
         return "holds" if holds else "does not hold"
-
-
-def ratio(
-    text: str,
-    column: str,
-    row: str,
-    over: str,
-    comparison: Literal["<=", ">="],
-    threshold: float,
-    **more: Any,
-) -> Claim:
-    """Claim about one column's ratio between two rows."""
-    return Claim(text, (row, column), (over, column), "ratio", comparison, threshold, **more)
-
-
-def difference(
-    text: str,
-    column: str,
-    row: str,
-    minus: str,
-    comparison: Literal["<=", ">="],
-    threshold: float,
-    **more: Any,
-) -> Claim:
-    """Claim about one column's difference between two rows."""
-    return Claim(text, (row, column), (minus, column), "difference", comparison, threshold, **more)
 
 
 def verdicts(
@@ -88,19 +82,17 @@ def verdicts(
     judged = []
     for claim in claims:
         value, printed = claim.evaluate(ours), claim.evaluate(paper)
-        seeds = {seed: claim.evaluate(lookup) for seed, lookup in by_seed.items()}
+        seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.evaluate(lookup)) is not None}
         judged.append(
             {
                 "text": claim.text,
-                "formula": claim.formula(),
+                "formula": claim.formula,
                 "source": claim.source,
                 "threshold": claim.threshold,
                 "ours": value,
                 "verdict": claim.judge(value),
-                "seeds": {str(seed): found for seed, found in seeds.items() if found is not None},
-                "seeds_that_agree": sum(
-                    claim.judge(found) == claim.judge(value) for found in seeds.values() if found is not None
-                ),
+                "seeds": {str(seed): found for seed, found in seeds.items()},
+                "seeds_that_agree": sum(claim.judge(found) == claim.judge(value) for found in seeds.values()),
                 "paper": printed,
                 "paper_verdict": claim.judge(printed),
             }

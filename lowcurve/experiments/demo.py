@@ -7,18 +7,47 @@ paper use residual networks.
 from dataclasses import replace
 from pathlib import Path
 
-from lowcurve.experiments.claims import difference, ratio
+from lowcurve.evaluation.measurement import Measurement, Samples, Settings, Values
+from lowcurve.evaluation.subject import Subject
+from lowcurve.experiments import attacks, gradient_robustness
+from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, rows
-from lowcurve.experiments.gradient_robustness import CURVE as STABILITY
+from lowcurve.experiments.geometry import GEOMETRY
 from lowcurve.experiments.moons import FIGURE as MOONS
 from lowcurve.experiments.presets import MOONS as MOONS_TRAINING
-from lowcurve.experiments.presets import Preset, Samples
+from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import Request
 from lowcurve.experiments.saliency import FIGURE as SALIENCY
 
 COMMAND = "lowcurve demo"
 _PERCENT = 100.0
 
+
+def measure(subject: Subject, settings: Settings) -> Values:
+    """Certify samples: the share that no input within each radius can change, and the median radius."""
+    from lowcurve.errors import UserError
+    from lowcurve.guarantees.certificate import certify
+
+    x, y = subject.samples(settings["samples"])
+    try:
+        found = certify(subject.model, x, y)
+    except UserError as refusal:
+        return {"certificate_refused": str(refusal)}
+    shares = [float((found.radius > radius).double().mean()) for radius in settings["radii"]]
+    return {
+        **{f"certified_{radius:g}": share for radius, share in zip(settings["radii"], shares, strict=True)},
+        "certified_radii": settings["radii"],
+        "certified_curve": [100 * share for share in shares],
+        "certified_radius": found.radius.median().item(),
+        "lipschitz_radius": found.lipschitz_radius.median().item(),
+    }
+
+
+CERTIFICATE = Measurement(
+    "certificate",
+    measure,
+    lambda samples: {"samples": samples.stability, "radii": [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5]},
+)
 DEMO = Experiment(
     name="demo",
     title="Four methods on digits",
@@ -26,7 +55,7 @@ DEMO = Experiment(
     data="digits",
     model="convnet",
     rows=rows("standard", "lcnn", "gradreg", "lcnn+gradreg"),
-    measurements=("geometry", "pgd", "stability", "certificate"),
+    measurements=(GEOMETRY, attacks.PGD, gradient_robustness.STABILITY, CERTIFICATE),
     columns=(
         ACCURACY,
         Column("gradient_norm", "E‖∇f‖₂"),
@@ -37,14 +66,14 @@ DEMO = Experiment(
         Column("certified_radius", "median certified radius", 3, "high"),
     ),
     curves=(
-        Curve("pgd_radii", "pgd_curve", "ℓ₂ radius of the attack", "accuracy (%)"),
+        attacks.CURVE,
         Curve("certified_radii", "certified_curve", "ℓ₂ radius", "certified accuracy (%)"),
-        STABILITY,
+        gradient_robustness.CURVE,
     ),
     claims=(
-        ratio("LCNN halves curvature", "curvature", "lcnn", "standard", "<=", 0.5),
-        difference("LCNN + GradReg resists PGD at least as well", "pgd_0.2", "lcnn+gradreg", "standard", ">=", 0.0),
-        difference("LCNN can be certified", "certified_0.1", "lcnn", "standard", ">=", 0.0, source="project"),
+        Claim("LCNN halves curvature", "curvature[lcnn] / curvature[standard] <= 0.5"),
+        Claim("LCNN + GradReg resists PGD at least as well", "pgd_0.2[lcnn+gradreg] − pgd_0.2[standard] >= 0"),
+        Claim("LCNN can be certified", "certified_0.1[lcnn] − certified_0.1[standard] >= 0", OURS),
     ),
     command=COMMAND,
 )

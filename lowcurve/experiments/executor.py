@@ -10,16 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol
 
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.evaluation.measurement import Task
 from lowcurve.experiments.grid import Cell
-from lowcurve.experiments.measurements import missing, take
-from lowcurve.experiments.presets import Samples
 from lowcurve.files import make_folder, writing
 from lowcurve.training.machine import flushed_denormals, kept_memory
 
@@ -37,15 +36,21 @@ class Job(Protocol):
 Submit = Callable[..., Job]
 
 
-def perform(cell: Cell, measurements: Sequence[str], samples: Samples) -> None:
+def perform(cell: Cell, tasks: Sequence[Task]) -> None:
     """Train the run of `cell` unless it is trained, then take the measurements that it lacks."""
+    from lowcurve.evaluation.store import missing, take
+    from lowcurve.evaluation.subject import resolve
     from lowcurve.training.loop import train
+    from lowcurve.training.network import own_factory
 
     if not cell.trained:
         train(cell.config, resume="auto")
-    with flushed_denormals(), kept_memory():
-        for name in missing(cell.folder, measurements, samples):
-            take(name, cell, samples)
+    if lacking := missing(cell.folder, tasks):
+        # the function that makes a network is the one that the user's recipe names, not the folder's
+        subject = resolve(cell.folder, data_dir=cell.config.data.dir, trust=own_factory(cell.config))
+        with flushed_denormals(), kept_memory():
+            for task in lacking:
+                take(task, subject, cell.folder)
 
 
 @contextmanager
@@ -94,12 +99,24 @@ def slurm_pool(jobs: int, output: Path, parameters: Mapping[str, Any], cluster: 
 
 
 def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any]) -> AbstractContextManager[Submit]:
-    """Return the pool called `name`: local or slurm."""
+    """Return the pool called `name`: local, slurm, or here, in this process."""
     if name == "local":
         return local_pool(jobs, output)
     if name == "slurm":
         return slurm_pool(jobs, output, parameters)
-    raise unknown_name("executor", name, ("local", "slurm"))
+    if name == "here":
+        return nullcontext(_here)
+    raise unknown_name("executor", name, ("local", "slurm", "here"))
+
+
+def _here(task: Callable[..., Any], *arguments: Any) -> Job:
+    """Run a task in this process, where functions of a notebook or a shell are known."""
+    job: Future[Any] = Future()
+    try:
+        job.set_result(task(*arguments))
+    except Exception as error:
+        job.set_exception(error)
+    return job
 
 
 def wait(jobs: Mapping[Cell, Job], tick: Callable[[], None], finished: Callable[[Cell, str | None], None]) -> None:

@@ -1,11 +1,18 @@
 """What an experiment is: rows (runs), columns (what is measured), the paper's numbers, and claims to judge."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from lowcurve.evaluation.measurement import Measurement
 from lowcurve.experiments.claims import Claim
-from lowcurve.experiments.paper import Row as PaperRow
+
+if TYPE_CHECKING:
+    from lowcurve.experiments.grid import Cell
+    from lowcurve.experiments.presets import Preset
+
+Number = tuple[float, float | None]  # mean and spread over runs, as the paper prints it
+Measured = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row key -> seed -> what was measured
 
 
 @dataclass(frozen=True)
@@ -44,27 +51,28 @@ class Curve:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or a figure of the paper, wholly as data.
+    """A table or a figure, wholly as data; `EXPERIMENTS[name] = Experiment(name, …)` is all that it needs.
 
-    `data` and `model` are the paper's; a preset may put others in their place. `measurements` name functions of
-    `lowcurve.experiments.measurements`; `columns` and `curves` pick from what those return.
+    `data` and `model` are the paper's; a preset may put others in their place. `columns` and `curves` pick from what
+    the `measurements` return.
     """
 
     name: str
     title: str
-    source: str  # where the paper has it
-    data: str
-    model: str
     rows: tuple[Row, ...]
-    measurements: tuple[str, ...]
+    measurements: tuple[Measurement, ...]
     columns: tuple[Column, ...] = ()
+    source: str = "Not in the paper"  # where the paper has it
+    data: str = "cifar100"
+    model: str = "resnet18"
     curves: tuple[Curve, ...] = ()
-    paper: Mapping[str, PaperRow] = field(default_factory=dict)
+    paper: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)  # row key -> column key -> number
     claims: tuple[Claim, ...] = ()
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}  # more values from those measured
-    extend: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda measured: {}  # more curves, pictures
+    extend: Callable[[Measured], Mapping[str, Any]] = lambda measured: {}  # more curves, pictures
     notes: tuple[str, ...] = ()
-    timed: bool = False  # measured by trainings that take turns, not run by run
+    # for what only a comparison can tell: measures untrained runs together and says in what setting
+    together: "Callable[[Sequence[Cell], Preset], tuple[str, Measured]] | None" = None
     command: str = ""  # what makes it, where that is not `lowcurve reproduce NAME`
     seeds: tuple[int, ...] = ()  # fewer than the preset's, where one is enough
 
@@ -91,4 +99,27 @@ ACCURACY = Column("accuracy", "Accuracy (%)", 2, "high", 100.0)
 
 def rows(*methods: str, ours: tuple[str, ...] = ()) -> tuple[Row, ...]:
     """Return one plain row per method; those of `ours` are not in the paper's table."""
-    return tuple(Row(name, LABELS[name], name, ours=name in ours) for name in (*methods, *ours))
+    return tuple(Row(name, _label(name), name, ours=name in ours) for name in (*methods, *ours))
+
+
+def _label(method: str) -> str:
+    if method in LABELS:  # without PyTorch, so that a list of experiments is printed at once
+        return LABELS[method]
+    from lowcurve.methods import find_method
+
+    return find_method(method).title
+
+
+def printed(columns: Sequence[str], numbers: Mapping[str, Sequence[float | Number]]) -> dict[str, dict[str, Number]]:
+    """Return the paper's numbers by row and column; a number without a spread may stand alone.
+
+    >>> printed(["accuracy"], {"standard": [77.4]})
+    {'standard': {'accuracy': (77.4, None)}}
+    """
+    return {
+        row: {
+            column: number if isinstance(number, tuple) else (number, None)
+            for column, number in zip(columns, found, strict=True)
+        }
+        for row, found in numbers.items()
+    }

@@ -1,111 +1,103 @@
-"""Tables of model geometry: gradient norm, Hessian norm, curvature and accuracy on test data, four settings."""
+"""Table of model geometry: gradient norm, Hessian norm, curvature and accuracy on test data."""
 
-from lowcurve.experiments import paper
-from lowcurve.experiments.claims import Claim, difference, ratio
-from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, rows
+from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.subject import SEED, Subject
+from lowcurve.experiments.claims import OURS, Claim
+from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, printed, rows
 
-GEOMETRY_COLUMNS = (
+MEASURES = ("gradient_norm", "hessian_norm", "curvature")
+
+
+def measure(subject: Subject, settings: Settings) -> Values:
+    """Measure gradients, Hessians and curvature of the loss and of the margin: means, medians, tails."""
+    from lowcurve.geometry.dataset import measure
+
+    split = settings["split"]
+    functions = tuple(settings["of"])
+    count, tol = settings["samples"], settings["tol"]
+    found = measure(subject.model, subject.split(split), count=count, of=functions, tol=tol, seed=SEED)
+    values: Values = {"accuracy": subject.accuracy(split)}
+    for name in found.columns:
+        if name.endswith(MEASURES):
+            summary = found.summary(name)
+            values |= {name: summary.mean, f"{name}_median": summary.median}
+            values |= {f"{name}_top_share": summary.top_share, f"{name}_not_finite": summary.not_finite}
+    return {("train_" if split == "train" else "") + key: value for key, value in values.items()}
+
+
+GEOMETRY = Measurement(
+    "geometry",
+    measure,
+    lambda samples: {"split": "test", "samples": samples.geometry, "of": ["loss", "margin"], "tol": 1e-2},
+)
+COLUMNS = (
     Column("gradient_norm", "E‖∇f‖₂"),
     Column("hessian_norm", "E‖∇²f‖₂"),
     Column("curvature", "E C_f"),
     ACCURACY,
-)
-# Curvature has a heavy tail and grows with the scale of the logits: the mean alone misleads.
-ROBUST_COLUMNS = (
+    # Curvature has a heavy tail and grows with the scale of the logits: the mean alone misleads.
     Column("curvature_median", "median C_f"),
     Column("margin_curvature", "E C_margin"),
     Column("margin_curvature_median", "median C_margin"),
 )
+PRINTED = (*MEASURES, "accuracy")  # what the paper prints
 
-_HALVES = ratio("LCNN at least halves curvature", "curvature", "lcnn", "standard", "<=", 0.5)
-_KEEPS = difference("LCNN loses at most 1 % accuracy", "accuracy", "lcnn", "standard", ">=", -1.0)
-_BOTH = ratio("LCNN + GradReg has a lower curvature than LCNN", "curvature", "lcnn+gradreg", "lcnn", "<=", 1.0)
-_BOTH_KEEPS = difference(
-    "LCNN + GradReg loses at most 1 % accuracy", "accuracy", "lcnn+gradreg", "standard", ">=", -1.0
-)
-_GRADREG = ratio("GradReg lowers gradient norms", "gradient_norm", "gradreg", "standard", "<=", 0.75)
-_GRADREG_BENDS = ratio("GradReg lowers curvature too", "curvature", "gradreg", "standard", "<=", 0.75)
-_ADV = ratio(
-    "LCNN + GradReg has a lower curvature than adversarial training",
-    "curvature",
-    "lcnn+gradreg",
-    "adv",
-    "<=",
-    1.0,
-)
-COMMON = (_HALVES, _KEEPS, _BOTH, _BOTH_KEEPS, _GRADREG, _GRADREG_BENDS, _ADV)
-
-_TARGETS: tuple[Claim, ...] = (
-    ratio("LCNN's curvature is at most a sixth", "curvature", "lcnn", "standard", "<=", 1 / 6, source="project"),
-    ratio(
-        "LCNN + GradReg's curvature is at most an eighth",
-        "curvature",
-        "lcnn+gradreg",
-        "standard",
-        "<=",
-        1 / 8,
-        source="project",
+COMMON = (  # of all tables of geometry
+    Claim("LCNN at least halves curvature", "curvature[lcnn] / curvature[standard] <= 0.5"),
+    Claim("LCNN loses at most 1 % accuracy", "accuracy[lcnn] − accuracy[standard] >= -1"),
+    Claim("LCNN + GradReg has a lower curvature than LCNN", "curvature[lcnn+gradreg] / curvature[lcnn] <= 1"),
+    Claim("LCNN + GradReg loses at most 1 % accuracy", "accuracy[lcnn+gradreg] − accuracy[standard] >= -1"),
+    Claim("GradReg lowers gradient norms", "gradient_norm[gradreg] / gradient_norm[standard] <= 0.75"),
+    Claim("GradReg lowers curvature too", "curvature[gradreg] / curvature[standard] <= 0.75"),
+    Claim(
+        "LCNN + GradReg has a lower curvature than adversarial training",
+        "curvature[lcnn+gradreg] / curvature[adv] <= 1",
     ),
-    ratio(
-        "LCNN halves the curvature of the margin, which no scale of the logits can fake",
-        "margin_curvature",
-        "lcnn",
-        "standard",
-        "<=",
-        0.5,
-        source="project",
-    ),
+)
+PAPER = printed(
+    PRINTED,
+    {
+        "standard": ((19.66, 0.33), (6061.96, 968.05), (270.89, 75.04), (77.42, 0.11)),
+        "lcnn": ((22.04, 1.41), (1143.62, 99.38), (69.50, 2.41), (77.30, 0.11)),
+        "gradreg": ((8.86, 0.12), (776.56, 63.62), (89.47, 5.86), (77.20, 0.26)),
+        "lcnn+gradreg": ((9.87, 0.27), (154.36, 0.22), (25.30, 0.09), (77.29, 0.07)),
+        "cure": ((8.86, 0.01), (979.45, 14.05), (116.31, 4.58), (76.48, 0.07)),
+        "softplus-wd": ((18.08, 0.05), (1052.84, 7.27), (70.39, 0.88), (77.44, 0.28)),
+        "adv": ((7.99, 0.03), (501.43, 18.64), (63.79, 1.65), (76.96, 0.26)),
+    },
 )
 
 TABLE = Experiment(
     name="table-geometry",
     title="Model geometry: gradient norm, Hessian norm and curvature",
     source="Table 1",
-    data="cifar100",
-    model="resnet18",
-    rows=rows(*paper.GEOMETRY, ours=("relu", "minimal")),
-    measurements=("geometry",),
-    columns=GEOMETRY_COLUMNS + ROBUST_COLUMNS,
-    paper=paper.GEOMETRY,
+    rows=rows(*PAPER, ours=("relu", "minimal")),
+    measurements=(GEOMETRY,),
+    columns=COLUMNS,
+    paper=PAPER,
     claims=(
         *COMMON,
-        ratio("LCNN leaves gradients unpenalized", "gradient_norm", "lcnn", "gradreg", ">=", 1.0),
-        difference(
-            "LCNN + GradReg is more accurate than adversarial training",
-            "accuracy",
-            "lcnn+gradreg",
-            "adv",
-            ">=",
-            0.0,
+        Claim("LCNN leaves gradients unpenalized", "gradient_norm[lcnn] / gradient_norm[gradreg] >= 1"),
+        Claim(
+            "LCNN + GradReg is more accurate than adversarial training", "accuracy[lcnn+gradreg] − accuracy[adv] >= 0"
         ),
-        difference("CURE costs accuracy", "accuracy", "cure", "standard", "<=", 0.0),
-        ratio("LCNN bends no more than softplus β=10", "curvature", "lcnn", "softplus-wd", "<=", 1.0),
-        *_TARGETS,
+        Claim("CURE costs accuracy", "accuracy[cure] − accuracy[standard] <= 0"),
+        Claim("LCNN bends no more than softplus β=10", "curvature[lcnn] / curvature[softplus-wd] <= 1"),
+        Claim("LCNN's curvature is at most a sixth", "curvature[lcnn] / curvature[standard] <= 0.166667", OURS),
+        Claim(
+            "LCNN + GradReg's curvature is at most an eighth",
+            "curvature[lcnn+gradreg] / curvature[standard] <= 0.125",
+            OURS,
+        ),
+        Claim(
+            "LCNN halves the curvature of the margin, which no scale of the logits can fake",
+            "margin_curvature[lcnn] / margin_curvature[standard] <= 0.5",
+            OURS,
+        ),
     ),
     notes=(
         "A ReLU network is linear between its kinks, where no Hessian exists: its margin has curvature 0 at almost "
         "every sample and its loss only that of the softmax. Softplus with β = 1000 shows what the kinks hide.",
     ),
 )
-
-
-def _appendix(data: str, model: str, title: str, numbers: dict[str, paper.Row]) -> Experiment:
-    return Experiment(
-        name=f"table-geometry-{data}-{model}",
-        title=f"Model geometry, {title}",
-        source="Appendix, additional evaluations",
-        data=data,
-        model=model,
-        rows=rows(*numbers),
-        measurements=("geometry",),
-        columns=GEOMETRY_COLUMNS + ROBUST_COLUMNS,
-        paper=numbers,
-        claims=COMMON,
-    )
-
-
-APPENDIX = (
-    _appendix("svhn", "vgg11", "SVHN and VGG-11", paper.GEOMETRY_SVHN_VGG11),
-    _appendix("svhn", "resnet18", "SVHN and ResNet-18", paper.GEOMETRY_SVHN_RESNET18),
-    _appendix("cifar100", "vgg11", "CIFAR-100 and VGG-11", paper.GEOMETRY_CIFAR100_VGG11),
-)
+EXPERIMENTS = (TABLE,)

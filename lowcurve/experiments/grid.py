@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowcurve.evaluation.names import data_name
 from lowcurve.experiments.experiment import Experiment, Row
-from lowcurve.experiments.names import data_name
 from lowcurve.experiments.presets import Preset
 
 if TYPE_CHECKING:

@@ -8,20 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lowcurve.evaluation.measurement import Samples
+
 Setting = tuple[str, str]  # (data set, model)
-
-
-@dataclass(frozen=True)
-class Samples:
-    """How many test samples each measurement uses, and how hard the attacks try."""
-
-    geometry: int
-    stability: int
-    pgd: int
-    pgd_steps: int
-    strong: int
-    apgd_steps: int
-    square_queries: int
 
 
 @dataclass(frozen=True)

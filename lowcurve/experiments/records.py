@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lowcurve.evaluation.schema import Record, Taken, check, read_json
 from lowcurve.experiments.grid import Cell
-from lowcurve.experiments.measurements import fits
-from lowcurve.experiments.presets import Samples
-from lowcurve.experiments.schema import Record, check, read_json
 from lowcurve.files import make_folder, own_folder, write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
 from lowcurve.training.runs import Run
@@ -40,10 +38,13 @@ def setting(run: Run) -> str:
     return f"{data['title']}, {model} of width {config.model.width}, {config.train.epochs} epochs"
 
 
-def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the recipe and the record of a run below `folder`; keep what other tables have measured of it."""
+def update_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add measurements to the record of a run below `folder`, which is begun if need be, and return it."""
+    former = read_record(folder, cell)
+    known = {**former.get("measurements", {}), **{name: _brief(taken) for name, taken in measurements.items()}}
+    if former and former["measurements"] == known:
+        return former
     run = Run(cell.folder)
-    former = read_record(folder, cell).get("measurements", {})
     recipe = dump_config(portable(run.config))
     path = own_folder(make_folder(folder), "recipes") / f"{cell.name}.toml"
     write_atomic(path, recipe)
@@ -60,12 +61,10 @@ def write_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[st
         "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
         "beta": last.get("beta", {}),
         "gamma": last.get("gamma", {}),
-        "measurements": {
-            **former,
-            **{name: _brief(record) for name, record in measurements.items()},
-        },
+        "measurements": known,
     }
     write_json(_path(folder, cell.name), record)
+    return record
 
 
 def read_record(folder: Path, cell: Cell) -> dict[str, Any]:
@@ -78,9 +77,9 @@ def read_record(folder: Path, cell: Cell) -> dict[str, Any]:
     return {} if anew else record
 
 
-def on_record(record: Mapping[str, Any], samples: Samples) -> dict[str, dict[str, Any]]:
-    """Return the measurements of a record that were taken with these sample counts; pictures are left out of them."""
-    return {name: taken for name, taken in record.get("measurements", {}).items() if fits(name, taken, samples)}
+def on_record(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements of a record; pictures are left out of them."""
+    return [{"name": name, **taken} for name, taken in record.get("measurements", {}).items()]
 
 
 def portable(config: Config) -> Config:
@@ -95,7 +94,8 @@ def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
     pictures = [
         key for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], list)
     ]
-    brief = {**record, "values": {key: value for key, value in values.items() if key not in pictures}}
+    brief = {key: record[key] for key in Taken.model_fields if key in record}
+    brief["values"] = {key: value for key, value in values.items() if key not in pictures}
     return brief | ({"left_out": pictures} if pictures else {})
 
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from lowcurve.environment import environment
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.evaluation.measurement import Task
+from lowcurve.evaluation.names import data_name
+from lowcurve.evaluation.schema import ResultFile, check, read_json
+from lowcurve.evaluation.store import find, missing, taken
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import Submit, open_pool, perform, wait
-from lowcurve.experiments.experiment import Experiment
+from lowcurve.experiments.experiment import Experiment, Measured
 from lowcurve.experiments.grid import Cell, cells
-from lowcurve.experiments.measurements import missing, read
-from lowcurve.experiments.names import data_name
 from lowcurve.experiments.presets import PRESETS, Preset
-from lowcurve.experiments.records import describe, on_record, read_record, write_record
-from lowcurve.experiments.results import Measured, Result, tabulate
-from lowcurve.experiments.schema import ResultFile, check, read_json
-from lowcurve.experiments.timing import time_epochs
+from lowcurve.experiments.records import describe, on_record, read_record, update_record
+from lowcurve.experiments.results import Result, tabulate
 from lowcurve.files import read_bytes
 from lowcurve.progress import bars
 
@@ -57,9 +57,14 @@ class Request:
         return self.results / self.preset.name
 
     @property
-    def measurements(self) -> tuple[str, ...]:
-        """What is measured of each run."""
-        return self.experiment.measurements if self.measure else ()
+    def answers(self) -> list[Task]:
+        """The measurements that the table is made of."""
+        return [measurement.task(self.preset.samples) for measurement in self.experiment.measurements]
+
+    @property
+    def tasks(self) -> list[Task]:
+        """What is to be measured of each run."""
+        return self.answers if self.measure else []
 
     @property
     def command(self) -> str:
@@ -137,8 +142,8 @@ def reproduce_all(
     submit: Submit | None = None
     with ExitStack() as pool:
         for asked in requests:
-            if asked.experiment.timed:
-                result = time_methods(asked) if run else load_result(asked)
+            if asked.experiment.together:
+                result = measure_together(asked) if run else load_result(asked)
             else:
                 if run and (pending := _pending(asked)):
                     if submit is None:
@@ -152,14 +157,14 @@ def reproduce_all(
 
 def _pending(asked: Request) -> list[Cell]:
     """Return the runs that are not trained, or lack a measurement."""
-    pending = [cell for cell in asked.grid() if not cell.trained or _missing(asked, cell)]
+    pending = [cell for cell in asked.grid() if not cell.trained or missing(cell.folder, asked.tasks)]
     return [cell for cell in pending if not (asked.skip_recorded and _answered(asked, cell))]
 
 
 def _answered(asked: Request, cell: Cell) -> bool:
     """Whether all that this experiment measures of a run is on record, pictures included."""
     known = _known(asked, cell)
-    return all(name in known and not known[name].get("left_out") for name in asked.experiment.measurements)
+    return all(task.name in known and not known[task.name].get("left_out") for task in asked.answers)
 
 
 def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) -> dict[str, str]:
@@ -173,8 +178,8 @@ def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) 
         say(f"failed {cell.name}: {error}" if error else f"done   {describe(cell)}")
         collect(asked).save(asked.results)
 
-    jobs = {cell: submit(perform, cell, asked.measurements, asked.preset.samples) for cell in pending}
-    parts = {cell: cell.config.train.epochs + len(asked.measurements) for cell in pending}
+    jobs = {cell: submit(perform, cell, asked.tasks) for cell in pending}
+    parts = {cell: cell.config.train.epochs + len(asked.tasks) for cell in pending}
     with bars() as display:
         task = display.add_task(asked.name, total=sum(parts.values()), note="")
 
@@ -187,14 +192,10 @@ def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) 
     return failures
 
 
-def _missing(asked: Request, cell: Cell) -> list[str]:
-    return missing(cell.folder, asked.measurements, asked.preset.samples)
-
-
 def _parts_done(asked: Request, cell: Cell) -> int:
     """Count finished epochs and measurements of a run."""
     if cell.trained:
-        return cell.config.train.epochs + len(asked.measurements) - len(_missing(asked, cell))
+        return cell.config.train.epochs + len(asked.tasks) - len(missing(cell.folder, asked.tasks))
     try:
         return read_bytes(cell.folder / "metrics.jsonl").count(b"\n")
     except OSError:
@@ -219,9 +220,10 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
     return pairs
 
 
-def time_methods(asked: Request) -> Result:
-    """Time an epoch of every method, one after the other, in this process."""
-    setting, measured = time_epochs(asked.grid(), asked.preset.epoch_images)
+def measure_together(asked: Request) -> Result:
+    """Measure all runs at once, as the experiment does it, in this process."""
+    assert asked.experiment.together is not None
+    setting, measured = asked.experiment.together(asked.grid(), asked.preset)
     return assemble(asked, measured, {}, setting)
 
 
@@ -240,28 +242,24 @@ def collect(asked: Request) -> Result:
         known = _known(asked, cell)
         if not known:
             continue
-        if cell.trained:
-            write_record(asked.records, cell, known)
-        values = {key: value for record in known.values() for key, value in record["values"].items()}
+        record = update_record(asked.records, cell, known) if cell.trained else read_record(asked.records, cell)
+        values = {key: value for found in known.values() for key, value in found["values"].items()}
         measured.setdefault(cell.row.key, {})[cell.seed] = values
         runs.setdefault(cell.row.key, []).append(cell.name)
-        setting = read_record(asked.records, cell)["setting"]
+        setting = record["setting"]
     try:
         return _with_former_pictures(asked, assemble(asked, measured, runs, setting))
     except (TypeError, KeyError, ZeroDivisionError) as error:
         raise UserError(
             f"a measurement of {asked.name} under {asked.output} or {asked.records} holds something else than its "
-            f"numbers ({type(error).__name__}: {error}); delete the files of that run's folder `experiments`"
+            f"numbers ({type(error).__name__}: {error}); delete that run's `measurements.jsonl` or record"
         ) from error
 
 
 def _known(asked: Request, cell: Cell) -> dict[str, dict[str, Any]]:
     """Return what is known of a run for this experiment: measured beside the run, or else on record."""
-    names, samples = asked.experiment.measurements, asked.preset.samples
-    known = on_record(read_record(asked.records, cell), samples)
-    if cell.trained:
-        known |= {name: taken for name in names if (taken := read(cell.folder, name, samples)) is not None}
-    return {name: known[name] for name in names if name in known}
+    known = on_record(read_record(asked.records, cell)) + (taken(cell.folder) if cell.trained else [])
+    return {task.name: one for task in asked.answers if (one := find(known, task)) is not None}
 
 
 def _with_former_pictures(asked: Request, result: Result) -> Result:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lowcurve.errors import UserError
+from lowcurve.evaluation.schema import Record, ResultFile, check, read_json
 from lowcurve.experiments.claims import Cell, verdicts
-from lowcurve.experiments.experiment import Column, Curve, Experiment
-from lowcurve.experiments.schema import Record, ResultFile, check, read_json
+from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.files import write_json
 
 Values = Mapping[str, Any]  # what was measured of one run: scalars and lists by key
-Measured = Mapping[str, Mapping[int, Values]]  # row key -> seed -> values
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from lowcurve.environment import environment
 from lowcurve.errors import UserError
+from lowcurve.evaluation.names import data_name
+from lowcurve.evaluation.schema import Record, ResultFile, check
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, Row
-from lowcurve.experiments.names import data_name
 from lowcurve.experiments.records import EPOCH_KEYS, setting
 from lowcurve.experiments.results import Result, find_results, load_results, tabulate
-from lowcurve.experiments.schema import Record, ResultFile, check
 from lowcurve.report import own_files
 from lowcurve.report.own_files import Values
 from lowcurve.training.config import dump_config

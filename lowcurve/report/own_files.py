@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from lowcurve.experiments.schema import Count, Name, Number, Numbers, Part, Text, check, read_json
+from lowcurve.evaluation.schema import Count, Name, Number, Numbers, Part, Text, check, read_json
 from lowcurve.training.runs import Run
 
 Values = dict[str, Any]

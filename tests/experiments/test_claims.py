@@ -2,8 +2,9 @@
 
 import pytest
 
+from lowcurve.errors import UserError
 from lowcurve.experiments import EXPERIMENTS
-from lowcurve.experiments.claims import Claim, difference, ratio, verdicts
+from lowcurve.experiments.claims import Claim, verdicts
 from lowcurve.experiments.results import tabulate
 
 CLAIMS = [(experiment, claim) for experiment in EXPERIMENTS.values() for claim in experiment.claims]
@@ -13,10 +14,9 @@ CLAIMS = [(experiment, claim) for experiment in EXPERIMENTS.values() for claim i
 def test_a_claim_refers_to_rows_and_columns_of_its_table(experiment, claim):
     rows = {row.key for row in experiment.rows}
     columns = {column.key for column in experiment.columns}
-    for row, column in filter(None, (claim.left, claim.right)):
+    for row, column in claim.cells:
         assert row in rows
         assert column in columns
-    assert (claim.right is None) == (claim.quantity == "value")
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
@@ -46,15 +46,24 @@ def test_verdicts_on_the_papers_own_numbers_worked_by_hand():
 
 def test_quantities():
     cells = {("a", "c"): 6.0, ("b", "c"): 4.0, ("zero", "c"): 0.0}
-    assert ratio("", "c", "a", "b", "<=", 1).evaluate(cells.get) == 1.5
-    assert difference("", "c", "a", "b", ">=", 1).evaluate(cells.get) == 2.0
-    assert Claim("", ("a", "c"), None, "value", ">=", 1).evaluate(cells.get) == 6.0
-    assert ratio("", "c", "a", "zero", "<=", 1).evaluate(cells.get) is None
-    assert ratio("", "c", "a", "absent", "<=", 1).evaluate(cells.get) is None
+    assert Claim("", "c[a] / c[b] <= 1").evaluate(cells.get) == 1.5
+    assert Claim("", "c[a] − c[b] >= 1").evaluate(cells.get) == 2.0
+    assert Claim("", "c[a] - c[b] >= 1e-3").evaluate(cells.get) == 2.0
+    assert Claim("", "c[a] >= 1").evaluate(cells.get) == 6.0
+    assert Claim("", "c[a] / c[zero] <= 1").evaluate(cells.get) is None
+    assert Claim("", "c[a] / c[absent] <= 1").evaluate(cells.get) is None
+
+
+@pytest.mark.parametrize(
+    "formula", ["", "c[a]", "c[a] = 1", "c[a] <= b", "c[a] + c[b] <= 1", "c[a]/c[b] <= 1", "c[a] <= 1e", "c <= nan"]
+)
+def test_what_is_no_formula_is_refused(formula):
+    with pytest.raises(UserError, match="expected a claim"):
+        Claim("", formula)
 
 
 def test_a_threshold_is_included_and_nothing_is_no_verdict():
-    claim = ratio("", "c", "a", "b", "<=", 0.5)
+    claim = Claim("", "c[a] / c[b] <= 0.5")
     assert [claim.judge(value) for value in (0.5, 0.51, None, float("nan"))] == [
         "holds",
         "does not hold",
@@ -64,7 +73,7 @@ def test_a_threshold_is_included_and_nothing_is_no_verdict():
 
 
 def test_seeds_that_disagree_are_counted():
-    claim = ratio("", "c", "a", "b", "<=", 1.0)
+    claim = Claim("", "c[a] / c[b] <= 1")
     seeds = {0: {("a", "c"): 1.0, ("b", "c"): 2.0}, 1: {("a", "c"): 3.0, ("b", "c"): 2.0}, 2: {}}
     mean = {("a", "c"): 2.0, ("b", "c"): 2.0}
     (found,) = verdicts([claim], mean.get, {}.get, {seed: cells.get for seed, cells in seeds.items()})

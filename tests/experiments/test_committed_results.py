@@ -27,7 +27,7 @@ def test_a_recipe_trains_the_run_that_it_names(path):
 def test_every_number_is_a_mean_over_recorded_runs(path):
     result, records = RESULTS[path], load_runs(path.parent)
     experiment = next(EXPERIMENTS[name] for name in EXPERIMENTS if result.experiment in (name, f"{name}-cifar100"))
-    if experiment.timed:
+    if experiment.together:
         return
     scales = {column["key"]: column["scale"] for column in result.columns}
     for row in result.rows:
@@ -35,7 +35,7 @@ def test_every_number_is_a_mean_over_recorded_runs(path):
             str(records[name]["seed"]): {
                 key: value
                 for measurement in experiment.measurements
-                for key, value in records[name]["measurements"].get(measurement, {"values": {}})["values"].items()
+                for key, value in records[name]["measurements"].get(measurement.name, {"values": {}})["values"].items()
             }
             for name in row["runs"]
         }
@@ -52,7 +52,7 @@ def test_verdicts_follow_from_the_numbers(path):
     means = {(row["key"], key): cell["mean"] for row in result.rows for key, cell in row["cells"].items()}
     name = next(name for name in EXPERIMENTS if result.experiment in (name, f"{name}-cifar100"))
     for claim, verdict in zip(EXPERIMENTS[name].claims, result.verdicts, strict=True):
-        assert verdict["formula"] == claim.formula()
+        assert verdict["formula"] == claim.formula
         assert verdict["verdict"] == claim.judge(claim.evaluate(means.get))
 
 

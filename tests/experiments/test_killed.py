@@ -93,6 +93,6 @@ def uninterrupted(folder):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for cell in asked.grid():
-        perform(cell, asked.measurements, asked.preset.samples)
+        perform(cell, asked.tasks)
     torch.set_num_threads(threads)
     return collect(asked)

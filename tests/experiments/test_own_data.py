@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from lowcurve.cli import app
 from lowcurve.errors import UserError
+from lowcurve.evaluation.names import NAME, data_name
+from lowcurve.experiments import attacks, autoattack, demo, discrepancy, geometry, gradient_robustness, saliency
 from lowcurve.experiments.executor import perform
-from lowcurve.experiments.names import NAME, data_name
 from lowcurve.experiments.reproduce import Request, collect
 from lowcurve.report.page import write_page
 from lowcurve.report.write import write_index, write_result
@@ -19,7 +20,15 @@ from tests.data import makers
 from tests.experiments.test_reproduce import TABLE, TINY
 from tests.report.example import example
 
-MEASUREMENTS = ("geometry", "geometry-train", "stability", "pgd", "autoattack", "certificate", "saliency")
+MEASUREMENTS = (
+    geometry.GEOMETRY,
+    discrepancy.GEOMETRY_TRAIN,
+    gradient_robustness.STABILITY,
+    attacks.PGD,
+    autoattack.AUTOATTACK,
+    demo.CERTIFICATE,
+    saliency.SALIENCY,
+)
 
 
 def own_data(folder, kind):
@@ -36,7 +45,7 @@ def test_own_data_from_nothing_to_a_page(tmp_path, kind):
     experiment = replace(TABLE, measurements=MEASUREMENTS, rows=TABLE.rows[1:])
     asked = Request(experiment, TINY, tmp_path / "runs", tmp_path / "results", data=own_data(tmp_path, kind))
     (cell,) = asked.grid()
-    perform(cell, MEASUREMENTS, TINY.samples)
+    perform(cell, asked.tasks)
     result = collect(asked)
     assert result.complete
     assert re.fullmatch(NAME, result.experiment)

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 
 from lowcurve.cli import app
 from lowcurve.errors import UserError
+from lowcurve.evaluation.measurement import Samples
+from lowcurve.evaluation.store import taken
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
-from lowcurve.experiments.presets import Preset, Samples
+from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import Request, _pending, collect, parse_pairs, reproduce_all, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.write import write_result
@@ -105,7 +107,7 @@ def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
     assert set(json.loads(path.read_text())["measurements"]) == {"geometry"}
     record["environment"]["started"] = "earlier"
     path.write_text(json.dumps(record))
-    shutil.rmtree(cell.folder / "experiments")
+    (cell.folder / "measurements.jsonl").unlink()
     assert not any(row["cells"] for row in collect(one).rows)
 
 
@@ -167,9 +169,9 @@ def test_slurm_jobs_run_the_same_task(asked):
     with slurm_pool(
         1, asked.output, {"partition": "any", "cpus_per_task": 1, "timeout_min": 5}, cluster="debug"
     ) as submit:
-        submit(perform, cell, ("geometry",), TINY.samples).result()
+        submit(perform, cell, asked.tasks).result()
     assert cell.trained
-    record = json.loads((cell.folder / "experiments" / "geometry.json").read_text())
+    (record,) = taken(cell.folder)
     assert record["settings"]["samples"] == 8
     assert record["values"]["curvature"] > 0
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from pydantic_core import from_json
 
 from lowcurve.errors import UserError
-from lowcurve.experiments.names import NAME
+from lowcurve.evaluation.names import NAME
 
 MAX_BYTES = 2**26  # the largest result here has 270 KB
 REMEDY = "make it again with `lowcurve reproduce`, or move it away"
@@ -203,6 +203,13 @@ class Taken(Part):
     seconds: Number
     environment: dict[Text, JsonValue] = {}
     left_out: list[Text] = []
+
+
+class Line(Taken):
+    """A line of `RUN/measurements.jsonl`."""
+
+    name: Name
+    weights: Text
 
 
 class Record(Part):

@@ -1,39 +1,45 @@
-"""What a verb is pointed at: a finished run's folder, or `package:factory`, a function that returns a model."""
+"""What is measured, attacked or certified: a finished run, or `package:factory`, a function that returns a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from lowcurve.commands import options
 from lowcurve.errors import UserError
 from lowcurve.files import make_folder, own_folder
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from lowcurve.data.dataset import Dataset
+    from lowcurve.data.dataset import Dataset, Split
+    from lowcurve.factory import Factory
 
-Trust = Annotated[
-    str | None,
-    typer.Option(
-        callback=options.factory,
-        help="package:factory that makes the run's network. Naming it here runs it; a run's files cannot.",
-    ),
-]
+SEED = 0  # of the choice of samples and of the attacks' and the noise's random numbers
 
 
 @dataclass(frozen=True)
-class Target:
+class Subject:
     """A model in eval mode, the data to judge it on, its name, and its run folder where it has one."""
 
     model: nn.Module
     dataset: Dataset
     name: str
     folder: Path | None
+
+    def split(self, name: str = "test") -> Split:
+        """Return the train or the test split."""
+        return self.dataset.train if name == "train" else self.dataset.test
+
+    def samples(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return `count` test samples, the same for every model on this data."""
+        return self.split().subset(count, SEED).batch(slice(None))
+
+    def accuracy(self, split: str = "test") -> float:
+        """Return the accuracy on a whole split."""
+        from lowcurve.training.loop import accuracy_and_loss
+
+        return accuracy_and_loss(self.model, self.split(split))[0]
 
     def place(self, output: Path | None, name: str) -> Path | None:
         """Make the folder for a verb's files: `output`, or `name` in the run's folder; None where there is neither.
@@ -45,7 +51,9 @@ class Target:
         return own_folder(self.folder, name) if self.folder else None
 
 
-def resolve(target: str, data: str | None = None, data_dir: Path | None = None, trust: str | None = None) -> Target:
+def resolve(
+    target: str | Path, data: str | None = None, data_dir: Path | None = None, trust: Factory | None = None
+) -> Subject:
     """Load the model that `target` names; the data set is `data`, or the one that the run was trained on.
 
     A run's files may name a function that makes its network: it is run only if the user names it too, as `trust`.
@@ -60,8 +68,8 @@ def resolve(target: str, data: str | None = None, data_dir: Path | None = None, 
         dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
         if data is None:  # the samples that the run was trained and tested on
             dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
-        return Target(load(target, factory=trust), dataset, Path(target).name, Path(target))
-    model = load_factory(target)
+        return Subject(load(target, factory=trust), dataset, Path(target).name, Path(target))
+    model = load_factory(str(target))
     if data is None:
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
-    return Target(model.eval(), load_dataset(data, data_dir), target, None)
+    return Subject(model.eval(), load_dataset(data, data_dir), str(target), None)

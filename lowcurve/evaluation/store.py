@@ -1,0 +1,89 @@
+"""What was measured of a run? One line each in RUN/measurements.jsonl, added when it is taken and never changed.
+
+A measurement is taken once: the same name and settings on the same weights find the line. Earlier versions kept a file
+per name in RUN/experiments; those are read, too.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lowcurve.environment import environment
+from lowcurve.errors import UserError
+from lowcurve.evaluation.measurement import Task
+from lowcurve.evaluation.schema import Line, Taken, check, read_json
+from lowcurve.evaluation.subject import SEED, Subject
+from lowcurve.files import append, read_bytes
+from lowcurve.training.runs import Run
+
+FILE = "measurements.jsonl"
+Measurements = list[dict[str, Any]]
+
+
+def take(task: Task, subject: Subject, folder: Path) -> None:
+    """Take a measurement of a trained run and add it to the run's others."""
+    started = time.perf_counter()
+    values = task.measure(subject, task.settings)
+    line = {
+        "name": task.name,
+        "weights": _weights(folder),
+        "values": values,
+        "settings": task.settings,
+        "seed": SEED,
+        "seconds": round(time.perf_counter() - started, 2),
+        "environment": environment(),
+    }
+    # A line that a kill has torn stays where it is: the next begins on a line of its own.
+    append(folder / FILE, "\n" * _torn(folder / FILE) + json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def taken(folder: Path) -> Measurements:
+    """Return what was measured of a run's weights, oldest first; what is damaged is left out, to be taken again."""
+    found: Measurements = []
+    for path in sorted((folder / "experiments").glob("*.json")):
+        try:
+            found.append({"name": path.stem, **check(Taken, read_json(path), path)})
+        except UserError:
+            continue
+    for line in _lines(folder / FILE):
+        try:
+            found.append(check(Line, json.loads(line), folder / FILE))
+        except (UserError, ValueError, RecursionError):
+            continue
+    weights = _weights(folder)
+    return [one for one in found if one.get("weights", weights) == weights]
+
+
+def find(measurements: Iterable[Mapping[str, Any]], task: Task) -> dict[str, Any] | None:
+    """Return the last measurement of this name that was taken with these settings."""
+    fitting = [one for one in measurements if one["name"] == task.name and one["settings"] == task.settings]
+    return dict(fitting[-1]) if fitting else None
+
+
+def missing(folder: Path, tasks: Sequence[Task]) -> list[Task]:
+    """Return the measurements that have not been taken of the run in `folder`."""
+    known = taken(folder)
+    return [task for task in tasks if find(known, task) is None]
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return read_bytes(path).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; remove it") from None
+
+
+def _torn(path: Path) -> bool:
+    try:
+        return read_bytes(path)[-1:] not in (b"", b"\n")
+    except OSError:  # there is none, or `append` says what it is
+        return False
+
+
+def _weights(folder: Path) -> str:
+    """Return the checksum of the run's final weights."""
+    return str(Run(folder).summary.get("weights_sha256", ""))
