@@ -86,15 +86,31 @@ def slope_errors(
     return [torch.where(delta.isfinite(), delta * SLACK, torch.inf) for delta in deltas]
 
 
+@singledispatch
 def jacobian_error(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
     """Bound ‖Ĵ − J‖₂ of one step, where its input is off by `error`."""
-    if isinstance(step, Affine):
-        return torch.full_like(error.norm, arithmetic.gamma(step.back_terms) * step.schur)
-    if isinstance(step, Activation):
-        known, unit = step.constants, ULPS * arithmetic.unit
-        inside = unit * known.width + 4 * known.jump  # what the argument itself may be off by
-        off = unit * known.lipschitz * 2 + known.curvature * (inside + error.parts.flatten(1).amax(1))
-        return torch.where(off.isfinite(), off.clamp_max(3 * known.lipschitz), torch.inf)
+    raise NotImplementedError(f"no rounding bound for the derivative of {type(step).__name__}")
+
+
+@jacobian_error.register
+def _affine_jacobian(step: Affine, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
+    return torch.full_like(error.norm, arithmetic.gamma(step.back_terms) * step.schur)
+
+
+@jacobian_error.register
+def _activation_jacobian(step: Activation, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
+    known, unit = step.constants, ULPS * arithmetic.unit
+    inside = unit * known.width + 4 * known.jump  # what the argument itself may be off by
+    off = unit * known.lipschitz * 2 + known.curvature * (inside + error.parts.flatten(1).amax(1))
+    return torch.where(off.isfinite(), off.clamp_max(3 * known.lipschitz), torch.inf)
+
+
+@jacobian_error.register(MaxPool)
+@jacobian_error.register(Add)
+@jacobian_error.register(Concatenate)
+@jacobian_error.register(Reshape)
+def _exact_jacobian(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
+    """Zeros and ones, which are exact."""
     return torch.zeros_like(error.norm)
 
 

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Container, Iterator
+from functools import singledispatch
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from lowcurve.compat import BATCH_NORMS, NORMS_WITH_STATISTICS, convolution_of, write_count
+from lowcurve.compat import NORMS_WITH_STATISTICS, BatchNorm, convolution_of, write_count
 from lowcurve.errors import UserError
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import spectral_of
@@ -103,20 +104,43 @@ def _layer_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
     refused = refusal(module)
     if refused is not None:
         yield refused
-    if isinstance(module, nn.LeakyReLU) and not 0 <= module.negative_slope <= 1:
+    yield from _unmet(module, run)
+
+
+@singledispatch
+def _unmet(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
+    """Yield (switch, text) where a layer of this class is not as its rule needs it; one registration per class."""
+    yield from ()
+
+
+@_unmet.register
+def _(module: nn.LeakyReLU, run: Probe) -> Iterator[tuple[str, str]]:
+    if not 0 <= module.negative_slope <= 1:
         yield "activation", f"negative_slope {module.negative_slope:g} is outside [0, 1]; use one inside"
-    if isinstance(module, BATCH_NORMS) and not module.track_running_stats:
+
+
+@_unmet.register
+def _(module: BatchNorm, run: Probe) -> Iterator[tuple[str, str]]:
+    if not module.track_running_stats:
         yield "batchnorm", "without running statistics it has no eval-mode constant; set track_running_stats=True"
-    if isinstance(module, LINEAR_LAYERS) and spectral_of(module) is None:
-        if not is_linear_layer(module):
-            yield "spectral", "its own forward hides what is done to the weight; use the plain layer, or spectral=False"
-        elif parametrize.is_parametrized(module, "weight") or "weight" not in _own_parameters(module):
-            yield "spectral", "its weight is parametrized already; remove that first, or pass spectral=False"
-        else:
-            try:
-                LinearMap.of(module, input_size(module, run))
-            except UserError as error:
-                yield "spectral", f"{error}, or pass spectral=False"
+
+
+@_unmet.register(nn.Linear)
+@_unmet.register(nn.Conv1d)
+@_unmet.register(nn.Conv2d)
+@_unmet.register(nn.Conv3d)
+def _(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:
+    if spectral_of(module) is not None:
+        return
+    if not is_linear_layer(module):
+        yield "spectral", "its own forward hides what is done to the weight; use the plain layer, or spectral=False"
+    elif parametrize.is_parametrized(module, "weight") or "weight" not in _own_parameters(module):
+        yield "spectral", "its weight is parametrized already; remove that first, or pass spectral=False"
+    else:
+        try:
+            LinearMap.of(module, input_size(module, run))
+        except UserError as error:
+            yield "spectral", f"{error}, or pass spectral=False"
 
 
 def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str]]:

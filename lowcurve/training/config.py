@@ -1,8 +1,6 @@
 """What does a recipe say? A typed configuration; its defaults are the paper's, mistakes are named."""
 
-import math
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -27,6 +25,7 @@ from lowcurve.methods import FirstValues, Method, find_method, resolve, sharpnes
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS, Term
 from lowcurve.training.recipes import named_recipe
+from lowcurve.training.toml import apply_override, read_toml, write_toml
 
 
 class Section(BaseModel):
@@ -216,26 +215,10 @@ class Config(Section):
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
     tree = None if os.path.exists(path) else named_recipe(str(path))  # noqa: PTH110 (Path.exists fails on long names)
-    tree = _read(path) if tree is None else tree
+    tree = read_toml(path) if tree is None else tree
     for override in overrides:
-        _apply(tree, override)
+        apply_override(tree, override)
     return parse_config(tree, str(path))
-
-
-def _read(path: Path | str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read the recipe {path}: {error.strerror}; give the path of a TOML file, or a name such as "
-            "cifar10-resnet18-lcnn+gradreg (data, model, method)"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from None
-    except (RecursionError, ValueError) as error:  # a null character in a path is a ValueError
-        raise UserError(
-            f"cannot read the recipe {str(path)[:200]!r}: {error}; it has sections of plain values"
-        ) from None
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:
@@ -273,44 +256,9 @@ def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
-    """Set `a.b=value`; the value is TOML, or a bare word that stands for itself."""
-    key, equals, text = override.partition("=")
-    *sections, last = key.strip().split(".")
-    if not equals or not last:
-        raise UserError(f"an override is section.key=value, got {override!r}; for example train.epochs=20")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = text
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise UserError(f"{section} in {override!r} is a value, not a section; see the recipe")
-    tree[last] = value
-
-
 def dump_config(config: Config) -> str:
     """Write `config` as TOML, every value resolved; `read_config` reads it back to an equal one."""
     tree = config.model_dump(mode="json", by_alias=True)
     for key in config.method.foreign():
         del tree["method"][key]
-    lines = [f"{key} = {_toml(value)}" for key, value in tree.items() if not isinstance(value, dict)]
-    for section, values in tree.items():
-        if isinstance(values, dict):
-            lines += ["", f"[{section}]"]
-            lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    if isinstance(value, int):
-        return str(value)
-    escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in str(value))
-    return f'"{escaped}"'
+    return write_toml(tree)
