@@ -39,7 +39,8 @@ def given() -> dict[str, object]:
 @pytest.fixture
 def tables():
     """Take out again what a page registers."""
-    known = [(table, dict(table)) for table in (lc.METHODS, lc.TERMS, ACTIVATIONS)]
+    named = (lc.METHODS, lc.TERMS, ACTIVATIONS, lc.ATTACKS, lc.DATASETS, lc.MODELS, lc.EXPERIMENTS)
+    known: list[tuple[dict, dict]] = [(table, dict(table)) for table in named]
     yield
     for table, before in known:
         table.clear()

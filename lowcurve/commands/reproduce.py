@@ -20,7 +20,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(callback=options.folder, help="Where results are written.")] = Path(
         "results"
     ),
-    executor: Annotated[str, typer.Option(help="local or slurm.")] = "local",
+    executor: Annotated[str, typer.Option(help="local, slurm, or here (in this process).")] = "local",
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="Runs side by side.")] = 2,
     slurm: Annotated[list[str] | None, typer.Option(help="Job setting, such as partition=gpu.")] = None,
     skip_recorded: Annotated[

@@ -45,7 +45,8 @@ def time_epochs(cells: "Sequence[Cell]", preset: "Preset") -> tuple[str, dict[st
             speeds[cell.row.key].append(_speed(cell, preset.epoch_images, Path(folder) / str(turn)))
     medians = {row: statistics.median(found) for row, found in speeds.items()}
     model = cells[0].config.model
-    setting = f"{dataset.title}, {MODEL_TITLES[model.name]} of width {model.width}, {torch.get_num_threads()} thread(s)"
+    title = MODEL_TITLES.get(model.name, model.name)
+    setting = f"{dataset.title}, {title} of width {model.width}, {torch.get_num_threads()} thread(s)"
     return setting, {
         cell.row.key: {
             cell.seed: {
