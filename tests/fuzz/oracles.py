@@ -44,6 +44,7 @@ _FOLD = "print(model.eval()(x.clone()), lc.fold(model)(x.clone()))"
 _CURVATURE = "print(lc.curvature(model, x, y))"
 _NORMS = "print({name: lc.operator_norm(m, x.shape[2:]) for name, m in net.named_modules() if hasattr(m, 'weight')})"
 _CERTIFY = "model.eval()\nprint(lc.certify(model, x, model(x.clone()).argmax(1)))"
+_EXPLAIN = "print(lc.explanation_bound(model.eval(), x, y, 0.3, of='loss'))"
 _ATTACK = "print([lc.attack(model, x, y, name, eps=0.1, steps=7) for name in lc.ATTACKS])"
 
 ORACLES: dict[str, Oracle] = {
@@ -59,5 +60,6 @@ ORACLES: dict[str, Oracle] = {
     "norms": Oracle(measures.norms, 60, _NORMS, ("linear", "conv"), _PRECISE),
     "bounds": Oracle(measures.bounds, 50, "print(lc.bounds(model, tuple(x.shape[1:])))", _KNOWN, _PRECISE),
     "certificates": Oracle(certificates.certificates, 40, _CERTIFY, _KNOWN, _PRECISE),
+    "explanations": Oracle(certificates.explanations, 60, _EXPLAIN, _KNOWN, _PRECISE),
     "attacks": Oracle(attacks.attacks, 10, _ATTACK, _OURS, _PRECISE),
 }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lowcurve.attacks import verify
 from lowcurve.geometry import curvature
-from lowcurve.guarantees import certificate, operator_norm, summary
+from lowcurve.guarantees import certificate, explanation, operator_norm, summary
 from lowcurve.kernels import norm, softplus
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
 from lowcurve.layers.softplus import CenteredSoftplus
@@ -66,6 +66,7 @@ MISTAKES: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "norms": ("linear", operator_norm, "_dense_norm", times(0.99)),
     "bounds": ("linear", summary, "_rows", times(0.3)),
     "certificates": ("linear", certificate, "_executed", times(4.0)),
+    "explanations": ("linear", explanation, "SLACK", always(0.05)),
     "attacks": ("linear", verify, "successes", lambda right: lambda *args: ~right(*args)),
 }
 
