@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     result = Result(**json.loads((ROOT / "results" / "digits" / "figure-moons.json").read_text()))
-    moons = result.extra["moons"]
+    moons = result.extra["outlines"]
     nets = {net["row"]: net for net in moons["nets"]}
     figure = Figure(figsize=(10, 2.8), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=(3, 3, 2.6))

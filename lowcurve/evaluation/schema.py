@@ -116,17 +116,19 @@ class NetPart(Part):
     boundary: Outline
 
 
-class MoonsPart(Part):
-    """Decision boundaries, one per network."""
+class OutlinesPart(Part):
+    """Decision boundaries, one per network, behind a slider."""
 
     nets: Annotated[list[NetPart], Field(min_length=1, max_length=100)]
     start: Count
     width: Annotated[int, Field(ge=1, le=10_000)]
     height: Annotated[int, Field(ge=1, le=10_000)]
     points: list[Annotated[list[Number], Field(min_length=3, max_length=3)]]
+    slider: Text = ""
+    caption: Text = ""
 
     @model_validator(mode="after")
-    def _shown(self) -> "MoonsPart":
+    def _shown(self) -> "OutlinesPart":
         if self.start >= len(self.nets) or any(repr(point[2]) not in "01" for point in self.points):
             raise ValueError("expected `start` to be one of the nets, and points of class 0 or 1")
         return self
@@ -135,38 +137,65 @@ class MoonsPart(Part):
 Matrix = Annotated[list[Annotated[Numbers, Field(min_length=1)]], Field(min_length=1, max_length=4096)]
 
 
-class MapsPart(Part):
-    """One model's saliency maps."""
+class ImageRow(Part):
+    """One model's pictures, one or several per column: gray in [0, 1], or blue to red in [-1, 1] if `signed`."""
 
     label: Text
-    maps: list[Matrix]
-    noisy: list[Matrix]
-    cosine: Number
+    note: Text
+    signed: bool
+    cells: list[Annotated[list[Matrix], Field(min_length=1, max_length=16)]]
 
 
-class SaliencyPart(Part):
-    """Saliency maps of several models at the same images."""
+class ImagesPart(Part):
+    """A table of pictures."""
 
     labels: list[Text]
-    images: list[Matrix]
-    radius: Number
-    rows: list[MapsPart]
+    rows: Annotated[list[ImageRow], Field(min_length=1)]
+    caption: Text = ""
 
     @model_validator(mode="after")
-    def _alike(self) -> "SaliencyPart":
-        lists = [self.images, *(maps for row in self.rows for maps in (row.maps, row.noisy))]
-        if any(len(maps) != len(self.labels) for maps in lists):
-            raise ValueError("expected a map per image and model")
-        if any(len({len(line) for line in matrix}) != 1 for maps in lists for matrix in maps):
+    def _alike(self) -> "ImagesPart":
+        cells = [cell for row in self.rows for cell in row.cells]
+        if not self.labels or any(len(row.cells) != len(self.labels) for row in self.rows):
+            raise ValueError("expected pictures per column and row, and a column at least")
+        if any(len({len(line) for line in matrix}) != 1 for cell in cells for matrix in cell):
             raise ValueError("expected pictures whose lines are equally long")
         return self
 
 
 class ExtraPart(Part):
-    """Pictures."""
+    """Pictures by their kind, which is the name of the template that shows them."""
 
-    moons: MoonsPart | None = None
-    saliency: SaliencyPart | None = None
+    outlines: OutlinesPart | None = None
+    images: ImagesPart | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, content: Any) -> Any:
+        """Earlier versions had a kind of picture per figure."""
+        if not isinstance(content, dict) or not content.keys() & {"moons", "saliency"}:
+            return content
+        kinds = {"outlines": content.get("moons")}
+        if content.get("saliency") is not None:
+            kinds["images"] = _image_table(content["saliency"])
+        return {kind: part for kind, part in kinds.items() if part is not None}
+
+
+def _image_table(old: Any) -> dict[str, Any]:
+    try:
+        first = {"label": "Input", "note": "", "signed": False, "cells": [[image] for image in old["images"]]}
+        rows = [
+            {
+                "label": row["label"],
+                "note": f"mean cosine {row['cosine']:.3f}",
+                "signed": True,
+                "cells": [list(pair) for pair in zip(row["maps"], row["noisy"], strict=True)],
+            }
+            for row in old["rows"]
+        ]
+        return {"labels": old["labels"], "rows": [first, *rows]}
+    except (KeyError, TypeError) as error:
+        raise ValueError("expected images, and maps of several models at each") from error
 
 
 class ResultFile(Part):

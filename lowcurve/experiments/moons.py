@@ -12,6 +12,12 @@ from lowcurve.experiments.geometry import GEOMETRY
 BETAS = (1.0, 5.0, 10.0, 20.0, 50.0)  # where training starts; the slider shows where it ended
 BOX = (0.05, 0.95, 0.2, 0.8)  # x from, x to, y from, y to
 SCALE = 600  # pixels per unit
+TEXTS = {
+    "slider": "Sharpness β of the activations",
+    "caption": "Decision boundary (line) and probability of the second class (shades) of small networks trained on two "
+    "moons. Move the slider, or use the arrow keys, from nearly linear networks (low β) to the standard network "
+    "(β = 1000).",
+}
 LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 # Spectral norms are left out: a slope of at most 1 on points this close together fits no moon in any sensible time.
@@ -72,8 +78,8 @@ def extend(measured: Measured) -> dict[str, Any]:
         return {"curves": curves}
     nets.sort(key=lambda net: net["order"])
     width, height = round((BOX[1] - BOX[0]) * SCALE), round((BOX[3] - BOX[2]) * SCALE)
-    moons = {"nets": nets, "start": 0, "width": width, "height": height, "points": _points()}
-    return {"curves": curves, "extra": {"moons": moons}}
+    outlines = {"nets": nets, "start": 0, "width": width, "height": height, "points": _points(), **TEXTS}
+    return {"curves": curves, "extra": {"outlines": outlines}}
 
 
 def _paths(boundary: list[list[float]]) -> dict[str, Any]:

@@ -7,6 +7,12 @@ from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import Column, Experiment, Measured, rows
 
+CAPTION = (
+    "Gradient of the loss in the input: left at the image itself, right after noise of norm {radius}. Red raises the "
+    "loss, blue lowers it; each map has its own scale. The cosine compares the two over all samples measured: 1 means "
+    "that the noise changed nothing."
+)
+
 
 def measure(subject: Subject, settings: Settings) -> Values:
     """Compare the loss's input gradient at each sample with that after noise; keep the first maps as pictures."""
@@ -57,22 +63,19 @@ def extend(measured: Measured) -> dict[str, Any]:
     first = next(iter(shown.values()), {})
     if not first.get("saliency_images"):
         return {}
-    table = {
-        "labels": first["saliency_labels"],
-        "images": first["saliency_images"],
-        "radius": first["saliency_radius"],
-        "rows": [
-            {
-                "label": row.label,
-                "maps": shown[row.key]["saliency_maps"],
-                "noisy": shown[row.key]["saliency_noisy"],
-                "cosine": shown[row.key]["saliency_cosine"],
-            }
-            for row in FIGURE.rows
-            if row.key in shown
-        ],
-    }
-    return {"extra": {"saliency": table}}
+    inputs = {"label": "Input", "note": "", "signed": False, "cells": [[image] for image in first["saliency_images"]]}
+    maps = [
+        {
+            "label": row.label,
+            "note": f"mean cosine {values['saliency_cosine']:.3f}",
+            "signed": True,
+            "cells": list(map(list, zip(values["saliency_maps"], values["saliency_noisy"], strict=True))),
+        }
+        for row in FIGURE.rows
+        if (values := shown.get(row.key))
+    ]
+    caption = CAPTION.format(radius=first["saliency_radius"])
+    return {"extra": {"images": {"labels": first["saliency_labels"], "rows": [inputs, *maps], "caption": caption}}}
 
 
 SALIENCY = Measurement("saliency", measure, lambda samples: {"samples": samples.stability, "radius": 0.1, "shown": 4})

@@ -19,31 +19,31 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
     for position, curve in enumerate(result.curves):
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
         written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem, {"png": 130, "svg": 100})
-    if result.extra.get("moons"):
+    if outlines := result.extra.get("outlines"):
         # as SVG it would be as large as all the rest together
-        written += _save(_boundaries(result.extra["moons"]), folder / f"{result.experiment}-boundaries", {"png": 100})
+        written += _save(_boundaries(outlines), folder / f"{result.experiment}-boundaries", {"png": 100})
     return written
 
 
-def _boundaries(moons: dict[str, Any]) -> Any:
-    """Draw the decision boundaries of all networks side by side, from low to high β."""
+def _boundaries(outlines: dict[str, Any]) -> Any:
+    """Draw the decision boundaries of all networks side by side."""
     from matplotlib.figure import Figure
 
-    nets = moons["nets"]
+    nets = outlines["nets"]
     figure = Figure(figsize=(3.2 * len(nets), 2.8), layout="constrained")
     for axes, net in zip(figure.subplots(1, len(nets), squeeze=False)[0], nets, strict=True):
-        draw_net(axes, net, moons)
+        draw_net(axes, net, outlines)
     return figure
 
 
-def draw_net(axes: Any, net: dict[str, Any], moons: dict[str, Any]) -> None:
+def draw_net(axes: Any, net: dict[str, Any], outlines: dict[str, Any]) -> None:
     """Draw one network's decision boundary over its probabilities and the points."""
     for area, color in zip(net["areas"], SHADES, strict=True):
         axes.add_patch(_patch(area, facecolor=color, edgecolor="none"))
     axes.add_patch(_patch(net["boundary"], fill=False, edgecolor="black", linewidth=1.5))
-    for x, y, label in moons["points"]:
+    for x, y, label in outlines["points"]:
         axes.plot(x, y, ".", color=("C0", "C3")[label], markersize=2)
-    axes.set(xlim=(0, moons["width"]), ylim=(moons["height"], 0), xticks=[], yticks=[], aspect="equal")
+    axes.set(xlim=(0, outlines["width"]), ylim=(outlines["height"], 0), xticks=[], yticks=[], aspect="equal")
     title = net["label"].replace(": ", "\n").replace(", accuracy", "\naccuracy")
     axes.set_title(text.figure(title), fontsize=8)
 

@@ -34,7 +34,7 @@ CURVE = {
     "lines": [{**LINE, "low": [0.005, 0.1, 1.0], "high": [0.02, 0.1, 1.0], "predicted": [0.02, 0.2, 2.0]}],
 }
 NET = {"areas": ["M0 0L10 0L10 10Z"] * 6, "boundary": "M0 5L10 5"}
-MOONS = {
+OUTLINES = {
     "nets": [{"label": f"β = {beta}", "order": beta, **NET} for beta in (1, 5, 1000)],
     "start": 0,
     "width": 540,
@@ -42,11 +42,22 @@ MOONS = {
     "points": [[10.0, 10.0, 0], [20.0, 20.0, 1]],
 }
 MAPS = [[[0.5, -1.0], [0.0, 1.0]]]
-SALIENCY = {
+IMAGES = {
     "labels": ["3"],
-    "images": [[[0.0, 1.0], [0.5, 0.2]]],
-    "radius": 0.1,
-    "rows": [{"label": "LCNN", "maps": MAPS, "noisy": MAPS, "cosine": 0.9}],
+    "rows": [
+        {"label": "Input", "note": "", "signed": False, "cells": [[[[0.0, 1.0], [0.5, 0.2]]]]},
+        {"label": "LCNN", "note": "mean cosine 0.900", "signed": True, "cells": [[*MAPS, *MAPS]]},
+    ],
+    "caption": "Gradients before and after noise.",
+}
+OLD = {  # as earlier versions wrote it
+    "moons": OUTLINES,
+    "saliency": {
+        "labels": ["3"],
+        "images": [[[0.0, 1.0], [0.5, 0.2]]],
+        "radius": 0.1,
+        "rows": [{"label": "LCNN", "maps": MAPS, "noisy": MAPS, "cosine": 0.9}],
+    },
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lowcurve.report.page import render
-from tests.report.example import CURVE, MOONS, SALIENCY, example, records
+from tests.report.example import CURVE, IMAGES, OUTLINES, example, records
 from tests.report.test_hostile import evil
 from tests.report.webdriver import Browser, unavailable
 
@@ -18,7 +18,7 @@ COLUMN = "return [...document.querySelectorAll('table.numbers tbody tr')].map(r 
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     path = folder / "report.html"
-    path.write_text(render([example(curves=[CURVE], extra={"moons": MOONS, "saliency": SALIENCY})], records()))
+    path.write_text(render([example(curves=[CURVE], extra={"outlines": OUTLINES, "images": IMAGES})], records()))
     browser = Browser(str(folder / "profile"))
     browser.go(path.as_uri())
     yield browser

@@ -20,7 +20,7 @@ from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown
 from lowcurve.report.terminal import print_result
 from lowcurve.report.write import write_result
-from tests.report.example import CURVE, MOONS, SALIENCY, example, records
+from tests.report.example import CURVE, IMAGES, OLD, OUTLINES, example, records
 
 PATHS = ["../../../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\0b", "~", "-rf", "x\n", "é", "a b", "x" * 300]
 EVIL = (
@@ -31,7 +31,7 @@ EVIL = (
 
 
 def whole() -> dict:
-    return asdict(example(curves=[CURVE], extra={"moons": MOONS, "saliency": SALIENCY}))
+    return asdict(example(curves=[CURVE], extra={"outlines": OUTLINES, "images": IMAGES}))
 
 
 def put(folder, content, name="digits/table-geometry.json"):
@@ -47,6 +47,16 @@ def test_reading_changes_nothing(tmp_path):
     assert repr(asdict(result)) == repr(json.loads(path.read_text()))  # whole numbers stay whole
     assert len(draw_curves(result, tmp_path)) == 3
     assert 'class="p0"' in render([result], {})
+
+
+def test_pictures_of_earlier_versions_are_read(tmp_path):
+    put(tmp_path, {**whole(), "extra": OLD})
+    (result,) = load_results(tmp_path).values()
+    assert result.extra == {"outlines": OUTLINES, "images": {**IMAGES, "caption": ""}} or result.extra == {
+        "outlines": OUTLINES,
+        "images": {key: value for key, value in IMAGES.items() if key != "caption"},
+    }
+    assert 'type="range"' in render([result], {})
 
 
 def report(folder):
@@ -159,7 +169,7 @@ def test_figures_do_not_follow_links(tmp_path):
     for ending in ("md", "tex", "csv", "png", "svg"):
         (folder / f"table-geometry.{ending}").symlink_to(victim)
     (folder / "table-geometry-boundaries.png").symlink_to(victim)
-    write_result(example(curves=[CURVE], extra={"moons": MOONS}), folder)
+    write_result(example(curves=[CURVE], extra={"outlines": OUTLINES}), folder)
     assert victim.read_text() == "precious"
 
 
@@ -168,14 +178,19 @@ def evil():
     for key in ("title", "source", "setting", "command", "created"):
         content[key] = EVIL
     content["notes"], content["environment"] = [EVIL], {EVIL: EVIL, "torch": EVIL}
-    for part in (*content["rows"], *content["columns"], *content["extra"]["moons"]["nets"]):
+    for part in (
+        *content["rows"],
+        *content["columns"],
+        *content["extra"]["outlines"]["nets"],
+        content["extra"]["images"]["rows"][0],
+    ):
         part["label"] = EVIL
     for verdict in content["verdicts"]:
         verdict["text"] = verdict["formula"] = EVIL
     for curve in content["curves"]:
         curve["x_label"] = curve["y_label"] = curve["lines"][0]["label"] = EVIL
-    content["extra"]["saliency"]["labels"] = [EVIL]
-    content["extra"]["saliency"]["rows"][0]["label"] = EVIL
+    content["extra"]["images"]["labels"] = [EVIL]
+    content["extra"]["images"]["caption"] = content["extra"]["images"]["rows"][0]["note"] = EVIL
     return replace(example(), **content)
 
 

@@ -11,7 +11,7 @@ import pytest
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.report.page import best, picture, render, write_page
 from lowcurve.report.svg import Axis, line_chart
-from tests.report.example import CURVE, MOONS, SALIENCY, example, records
+from tests.report.example import CURVE, IMAGES, OUTLINES, example, records
 
 VOID = {"meta", "link", "input", "img", "br", "hr", "col"}
 
@@ -43,7 +43,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return render([example(curves=[CURVE], extra={"moons": MOONS, "saliency": SALIENCY})], records())
+    return render([example(curves=[CURVE], extra={"outlines": OUTLINES, "images": IMAGES})], records())
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from lowcurve.report.plots import draw_curves
 from lowcurve.report.tables import csv_text, latex, markdown, number
 from lowcurve.report.terminal import print_result
 from lowcurve.report.write import MARKER, write_index, write_result
-from tests.report.example import CURVE, MOONS, example
+from tests.report.example import CURVE, OUTLINES, example
 
 
 def test_numbers_keep_what_matters():
@@ -59,7 +59,7 @@ def test_csv_has_every_seed_with_its_run():
 
 
 def test_the_index_keeps_what_was_written_by_hand(tmp_path):
-    result = example(curves=[CURVE], extra={"moons": MOONS})
+    result = example(curves=[CURVE], extra={"outlines": OUTLINES})
     result.save(tmp_path)
     (tmp_path / "README.md").write_text(f"# By hand\n\nReproduced.\n\n{MARKER}\n\nold tables\n")
     written = write_result(result, tmp_path / "digits")

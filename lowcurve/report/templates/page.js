@@ -1,5 +1,5 @@
 "use strict";
-// Sortable tables, the paper's numbers as a toggle, values on hover, the moons slider. The page reads without any of it.
+// Sortable tables, the paper's numbers as a toggle, values on hover, sliders. The page reads without any of it.
 const all = (selector, root = document) => Array.from(root.querySelectorAll(selector));
 
 for (const table of all("table.numbers")) {
@@ -80,7 +80,7 @@ for (const chart of all("svg.chart")) {
   }
 }
 
-for (const figure of all("figure.moons")) {
+for (const figure of all("figure.outlines")) {
   const slider = figure.querySelector("input"), labels = JSON.parse(slider.dataset.labels);
   slider.addEventListener("input", () => {
     all("g.net", figure).forEach((net, index) => net.toggleAttribute("hidden", index !== Number(slider.value)));
