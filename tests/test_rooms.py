@@ -19,6 +19,26 @@ def test_no_rooms_know_each_other() -> None:
     assert rooms.index("layers") < rooms.index("surgery") < rooms.index("training") < rooms.index("commands")
 
 
+def drawing() -> list[list[str]]:
+    """The floors of CONTRIBUTING's drawing, highest first; each is a list of rooms."""
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text().split("## Rooms")[1].split("```")[1]
+    floors: list[list[str]] = [[]]
+    for line in text.strip().splitlines():
+        if line.strip() == "↓":
+            floors.append([])
+        else:
+            floors[-1] += line.partition("│")[0].split()
+    return floors
+
+
+def test_every_arrow_points_down_in_the_drawing() -> None:
+    graph, floors = package_graph(), drawing()
+    height = {room: -floor for floor, rooms in enumerate(floors) for room in rooms}
+    assert height.keys() == graph.keys()
+    upward = [f"{room} -> {other}" for room in graph for other in graph[room] if height[other] >= height[room]]
+    assert not upward
+
+
 def test_a_circle_is_found(tmp_path: Path) -> None:
     package = tmp_path / "rooms"
     (package / "a").mkdir(parents=True)

@@ -23,7 +23,10 @@ from lowcurve.types import AttackResult
 
 @dataclass(frozen=True)
 class Attack:
-    """An entry of `ATTACKS`: what runs, how many steps by default, and whether it looks at gradients."""
+    """An entry of `ATTACKS`: what runs, how many steps by default, and whether it looks at gradients.
+
+    `run(model, x, y, eps, *, norm, steps, restarts, seed)` returns the best points it can find within eps, (N,), of x.
+    """
 
     run: Callable[..., Tensor]
     steps: int
