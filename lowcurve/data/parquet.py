@@ -21,7 +21,7 @@ from lowcurve.errors import UserError
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 MAX_CLASSES = 100_000
-BATCH = 256  # rows read at a time
+BATCH = 64  # rows that are in memory at a time
 REMEDY = "write it again with an image column struct{bytes, path} and an integer label column"
 
 
@@ -94,8 +94,8 @@ def _read_file(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _decode(file: Path, column: str) -> torch.Tensor:
     import pyarrow.parquet as pq
 
-    # As a dictionary, or a file of one image a million times would become a million images in memory.
-    with pq.ParquetFile(file, read_dictionary=[f"{column}.bytes"]) as content:
+    # A few rows at a time: a file can hold one image a million times in the room of one, and memory cannot.
+    with pq.ParquetFile(file) as content:
         parts = content.iter_batches(batch_size=BATCH, columns=[f"{column}.bytes"])
         encoded = (value.as_py() for part in parts for value in part.column(0).field("bytes"))
         return images.decode(map(_present, encoded), content.metadata.num_rows, file)

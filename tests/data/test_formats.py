@@ -2,12 +2,15 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from lowcurve.data import DATASETS, load_dataset, locate
+from lowcurve.data.parquet import read_split
 from lowcurve.errors import UserError
 from tests.data import makers
 
@@ -170,3 +173,12 @@ def test_data_directory_by_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(UserError, match="cache/lowcurve/data/svhn"):
         load_dataset("svhn")
+
+
+def test_a_parquet_file_in_several_row_groups_whose_dictionaries_overflow(tmp_path: Path) -> None:
+    """As a hub writes CIFAR: distinct images in groups of rows, encoded as a dictionary until that is full."""
+    images = np.random.default_rng(0).integers(0, 256, (700, 3, 8, 8), dtype=np.uint8)
+    path = makers.parquet(tmp_path / "all.parquet", images, np.arange(700) % 5)
+    pq.write_table(pq.read_table(path), path, row_group_size=300, dictionary_pagesize_limit=4096)
+    split = read_split((path,))
+    assert torch.equal(split.images, torch.from_numpy(images))
