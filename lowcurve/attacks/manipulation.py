@@ -4,6 +4,7 @@ A bound lies above every change within the radius, what is found here below the 
 in float64, on the sphere: `gradient_stability` climbs from several random directions.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from lowcurve import checks
 from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, scalar_function
+from lowcurve.geometry.kinks import KinkWarning
 from lowcurve.geometry.stability import gradient_stability
 from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
@@ -55,13 +57,17 @@ def manipulate_explanation(
         other = logits_of(model(x.clone())).scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
     model, x = checks.copied(model).double(), x.double()
     function, labels = (_margin_between, _encoded(model, x, y, other)) if of == "margin" else (of, y)
-    change, turn = (
-        gradient_stability(
-            model, x, labels, [radius], restarts, seed, of=function, direction="adversarial", steps=steps, measured=kind
-        ).values[0].amax(0)
-        for kind in ("change", "turn")
-    )  # fmt: skip
-    return Manipulation(change * _gradient_norm(model, x, labels, function), change, 1 - turn)
+
+    def largest(kind: str) -> Tensor:
+        with warnings.catch_warnings(action="ignore", category=KinkWarning):  # gradients are looked at, not curvature
+            found = gradient_stability(
+                model, x, labels, [radius], restarts, seed, of=function, direction="adversarial", steps=steps,
+                measured=kind,
+            )  # fmt: skip
+        return found.values[0].amax(0)
+
+    change = largest("change")
+    return Manipulation(change * _gradient_norm(model, x, labels, function), change, 1 - largest("turn"))
 
 
 def _encoded(model: nn.Module, x: Tensor, y: Tensor, other: Tensor) -> Tensor:

@@ -25,19 +25,23 @@ def certify(
     samples: options.Samples = "500",
     local: Annotated[bool, typer.Option(help="Refine the bounds inside each ball: larger radii, more work.")] = True,
     layers: Annotated[bool, typer.Option(help="Show the bounds layer by layer.")] = True,
+    explanations: Annotated[bool, typer.Option(help="Bound, and attack, how much the gradient can change.")] = False,
+    radii: Annotated[str, typer.Option(help="Radii for --explanations, joined by commas.")] = "0.05,0.1,0.2,0.5",
+    restarts: Annotated[int, options.counted(1, "Starting points of the attack on explanations.")] = 4,
     output: options.Output = None,
     seed: options.Seed = 0,
 ) -> None:
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
     from lowcurve import text
     from lowcurve.attacks.boundary import boundary_distance
+    from lowcurve.commands.explanations import explain, save
     from lowcurve.evaluation.subject import resolve
     from lowcurve.guarantees.certificate import certify_steps
     from lowcurve.guarantees.graph import network
     from lowcurve.guarantees.summary import bounds_of
     from lowcurve.outputs import returning_logits
 
-    count = options.count(samples)
+    count, distances_at = options.count(samples), options.positive_numbers(radii, "--radii")
     found = resolve(target, data, data_dir, trust)
     folder = found.place(output, "certify")
     split = found.dataset.test.subset(count, seed)
@@ -52,11 +56,14 @@ def certify(
     certificate = certify_steps(steps, model, x, y, local=local)
     distances = boundary_distance(found.model, x, y)
     _show(console, certificate, distances)
+    sides = explain(console, steps, model, (x, y), distances_at, restarts, seed) if explanations else None
     if folder is None:
         console.print("add --output FOLDER to keep the radii and the plot", style="dim")
         return
     title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
     _save(folder, title, certificate, distances, table)
+    if sides is not None:
+        save(folder, title, sides)
     console.print(text.plain(f"written: {folder}"), style="dim")
 
 

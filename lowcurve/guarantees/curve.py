@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,6 @@ def curves(certificate: Certificate, distances: Tensor, count: int = 200) -> Cur
 
 def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
     """Draw the curves to `stem`.png and `stem`.svg; the area between proof and refutation is shaded."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -56,6 +56,13 @@ def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
     axes.set_title(figure_text(title), fontsize=9, loc="left")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
+    return save_figure(figure, stem)
+
+
+def save_figure(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure to `stem`.png and `stem`.svg."""
+    import matplotlib
+
     make_folder(stem.parent)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file

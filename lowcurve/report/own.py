@@ -187,6 +187,27 @@ def _certificates(values: Mapping[str, Values]) -> Experiment:
     return _experiment("certificates", "Certificates", values, columns, curves)
 
 
+def _certified_explanations(values: Mapping[str, Values]) -> Experiment:
+    radii = dict.fromkeys(key.partition("=")[2] for found in values.values() for key in found if "=" in key)
+    columns = [
+        Column(f"{key}={radius}", f"{label} at {radius}", digits, "high", scale)
+        for radius in radii
+        for key, label, digits, scale in (
+            ("proven", "cosine proven", 3, 1.0),
+            ("found", "cosine found", 3, 1.0),
+            ("stable", "samples proven ≥ 0.9 (%)", 1, 100.0),
+        )
+    ]
+    curve = Curve(
+        *("explained_radii", "explained_attacked", "ℓ₂ radius"),
+        "gradient's relative change: found, and proven at most (dots)",
+        log=True,
+        predicted="explained_certified",
+    )
+    columns += [Column("samples", "samples", 0, "none"), Column("crossings", "beyond the bound", 0)]
+    return _experiment("certified-explanations", "Certified explanations", values, columns, [curve])
+
+
 def _explanations(values: Mapping[str, Values]) -> Experiment:
     columns = [
         Column("similarity", "cosine before and after noise", 3, "high"),
@@ -203,5 +224,9 @@ KINDS: dict[str, Kind] = {
     "geometry": (own_files.geometry, _geometry, "lowcurve measure"),
     "attacks": (own_files.attacks, _attacks, "lowcurve attack"),
     "certificates": (own_files.certificates, _certificates, "lowcurve certify"),
+    "certified-explanations": (
+        *(own_files.certified_explanations, _certified_explanations),
+        "lowcurve certify --explanations",
+    ),
     "explanations": (own_files.explanations, _explanations, "lowcurve attack --saliency 16"),
 }

@@ -73,6 +73,25 @@ class CertifyFile(Part):
     layers: list[Layer]
 
 
+class ExplainedSide(Part):
+    """One side of a bound on explanations, by radius; null where there is no bound."""
+
+    relative: list[Number | None]
+    cosine: list[Number | None]
+
+
+class ExplainFile(Part):
+    """`RUN/certify/explanations.json`."""
+
+    of: Text
+    samples: Count
+    radii: Numbers
+    crossings: Count
+    stable: Numbers
+    certified: ExplainedSide
+    attacked: ExplainedSide
+
+
 class Explained(Part):
     """How alike the explanations of a model are before and after noise."""
 
@@ -144,6 +163,24 @@ def certificates(run: Run) -> Values:
         "certified_curve": [PERCENT * share for share in shares.values()],
         "sigma": {layer["name"]: layer["norm"] for layer in found["layers"] if layer["norm"] is not None},
     }
+
+
+def certified_explanations(run: Run) -> Values:
+    """Return how much gradients can change at most, and how much they were changed, by radius."""
+    path = run.folder / "certify" / "explanations.json"
+    if not path.exists():
+        return {}
+    found = check(ExplainFile, read_json(path), path)
+    values: Values = {"samples": found["samples"], "crossings": found["crossings"]}
+    columns = [found[side][name] for name in ("relative", "cosine") for side in ("certified", "attacked")]
+    rows = list(zip(found["radii"], found["stable"], *columns, strict=True))
+    for radius, stable, *_, proven, measured in rows:
+        values |= {f"stable={radius:g}": stable, f"proven={radius:g}": proven, f"found={radius:g}": measured}
+    known = [row for row in rows if None not in row]
+    if known:
+        names = ("explained_radii", "explained_stable", "explained_certified", "explained_attacked")
+        values |= {name: [row[place] for row in known] for place, name in enumerate(names)}
+    return values
 
 
 def explanations(run: Run) -> Values:
