@@ -21,7 +21,7 @@ from lowcurve.errors import UserError
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 MAX_CLASSES = 100_000
-BATCH = 64  # rows that are in memory at a time
+BATCH = 8  # rows in memory at a time
 REMEDY = "write it again with an image column struct{bytes, path} and an integer label column"
 
 
