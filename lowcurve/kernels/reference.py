@@ -79,6 +79,8 @@ def norm(
     """
     affine = (None if t is None else t.contiguous() for t in (weight, bias))
     y, mean, invstd = _aten.native_batch_norm(x, *affine, running_mean, running_var, True, momentum, eps)
+    moved = [t for t in (running_mean, running_var) if t is not None and not t.is_inference()]
+    torch.autograd.graph.increment_version(moved)  # below the dispatcher's key for autograd nobody else does
     y = y if other is None else y + other
     return y if log_beta is None else softplus(factor * y, log_beta, shift), mean, invstd
 

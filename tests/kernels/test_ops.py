@@ -49,9 +49,10 @@ def test_operators_pass_pytorchs_own_checks() -> None:
     torch.library.opcheck(ops.norm_gradient, (x, y, x, None, mean, invstd, 1e-5, rho, 1.0, 0.0, False, True))
 
 
-def test_running_statistics_are_known_to_have_moved() -> None:
-    running = torch.zeros(3), torch.ones(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_running_statistics_are_known_to_have_moved(dtype: torch.dtype) -> None:
+    running = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
     before = [t._version for t in running]
-    ops.norm(random(4, 3, 5), None, None, *running, 0.1, 1e-5, None, None, 1.0, 0.0)
+    ops.norm(random(4, 3, 5).to(dtype), None, None, *running, 0.1, 1e-5, None, None, 1.0, 0.0)
     assert [t._version for t in running] != before
     assert copy.deepcopy(running[0]).any()
