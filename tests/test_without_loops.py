@@ -1,4 +1,4 @@
-"""Does everything work where no C compiler was at hand? The essentials again, in a process that finds no compiled loops."""
+"""Does everything work where no C compiler was at hand? The essentials again, in a process without compiled loops."""
 
 import os
 import subprocess
