@@ -78,7 +78,7 @@ def _load(
 
     from lowcurve import checks
     from lowcurve.errors import UserError
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.evaluation.subject import check_model, resolve
     from lowcurve.factory import load_factory
     from lowcurve.random import generator
 
@@ -88,4 +88,6 @@ def _load(
     if not isinstance(count, int):
         raise UserError(f"expected --samples as a number where pixels are random (--input-size), got {count or 'all'}")
     checks.size(**{"--input-size": input_size})
-    return load_factory(target).eval(), torch.rand(count, *input_size, generator=generator(0)), None
+    model, x = load_factory(target).eval(), torch.rand(count, *input_size, generator=generator(0))
+    check_model(model, x[:2])
+    return model, x, None

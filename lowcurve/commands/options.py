@@ -17,7 +17,7 @@ LONGEST = 200  # characters of a text in a message
 def positive(value: float | None) -> float | None:
     """Refuse a number that is not finite and above 0."""
     if value is not None and not 0 < value < math.inf:
-        raise typer.BadParameter(f"expected a number above 0, got {value}")
+        raise UserError(f"expected a number above 0, got {value}")
     return value
 
 
@@ -31,9 +31,9 @@ def folder(path: Path | None) -> Path | None:
             there = there.parent
         usable = there.is_dir() and os.access(there, os.W_OK)
     except (OSError, ValueError) as error:  # too long a name, a null character
-        raise typer.BadParameter(f"expected a folder, got {shown(path)}: {error}") from None
+        raise UserError(f"expected a folder, got {shown(path)}: {error}") from None
     if not usable or not str(path).strip() or "\0" in str(path):
-        raise typer.BadParameter(f"expected a folder that can be written to, got {shown(path)}")
+        raise UserError(f"expected a folder that can be written to, got {shown(path)}")
     return path
 
 
@@ -44,13 +44,13 @@ def existing(path: Path | None) -> Path | None:
             return path
     except (OSError, ValueError):
         pass
-    raise typer.BadParameter(f"expected a folder that exists, got {shown(path)}")
+    raise UserError(f"expected a folder that exists, got {shown(path)}")
 
 
 def factory(name: str | None) -> str | None:
     """Refuse what cannot be the name of a function."""
     if name is not None and not re.fullmatch(r"\w[\w.]*:\w+", name):
-        raise typer.BadParameter(f"expected package.module:factory, got {shown(name)}")
+        raise UserError(f"expected package.module:factory, got {shown(name)}")
     return name
 
 

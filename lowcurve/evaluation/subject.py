@@ -68,8 +68,32 @@ def resolve(
         dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
         if data is None:  # the samples that the run was trained and tested on
             dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
-        return Subject(load(target, factory=trust), dataset, Path(target).name, Path(target))
-    model = load_factory(str(target))
-    if data is None:
+        found = Subject(load(target, factory=trust), dataset, Path(target).name, Path(target))
+    elif data is None:
+        load_factory(str(target))
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
-    return Subject(model.eval(), load_dataset(data, data_dir), str(target), None)
+    else:
+        found = Subject(load_factory(str(target)).eval(), load_dataset(data, data_dir), str(target), None)
+    check_model(found.model, found.dataset.test.batch(slice(2))[0], found.dataset.num_classes)
+    return found
+
+
+def check_model(model: nn.Module, x: Tensor, num_classes: int = 1) -> None:
+    """Run the model on two samples; refuse it where it does not return a row of finite scores for each."""
+    import torch
+
+    from lowcurve import checks
+    from lowcurve.observe import observing
+    from lowcurve.outputs import logits_of, refuse_batch_statistics
+
+    checks.usable(model)
+    refuse_batch_statistics(model)
+    device = next((weight.device for weight in model.parameters()), x.device)
+    with observing(model), torch.no_grad():
+        logits = logits_of(checks.run(model, x.to(device, copy=True)))
+    checks.logits(logits, len(x))
+    if logits.shape[1] < num_classes:
+        raise UserError(
+            f"expected a model with a score for each of {num_classes} classes, got {logits.shape[1]} scores; "
+            "choose the data set that it was trained for"
+        )

@@ -83,7 +83,7 @@ def test_a_stand_in_is_the_softplus_net_and_leaves_smooth_activations() -> None:
     with pytest.warns(KinkWarning, match="no softplus stands in for these"):
         lc.curvature(mixed, images, stand_in=1000.0)
     for beta in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="stand-in"):
+        with pytest.raises(UserError, match="stand_in as a positive number"):
             lc.curvature(net, x, y, stand_in=beta)
 
 
@@ -118,7 +118,7 @@ def test_a_killed_measurement_goes_on(tmp_path) -> None:
     whole = measure(relu_net(), split, **settings)
     path = tmp_path / ".test.rows"
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     def killed(net, inputs):
