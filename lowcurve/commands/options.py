@@ -33,7 +33,7 @@ def folder(path: Path | None) -> Path | None:
     except (OSError, ValueError) as error:  # too long a name, a null character
         raise UserError(f"expected a folder, got {shown(path)}: {error}") from None
     if not usable or not str(path).strip() or "\0" in str(path):
-        raise UserError(f"expected a folder that can be written to, got {shown(path)}")
+        raise UserError(f"cannot write to {shown(path)}: expected a folder that exists or can be made; choose another")
     return path
 
 

@@ -95,7 +95,7 @@ def test_no_verb_imports_what_the_files_of_a_run_name(place: Path, where: str) -
     )
     assert done.returncode == 0, done.stderr
     for verb, said in json.loads(done.stdout.splitlines()[-1]).items():
-        assert said, f"{verb} ended as if all were well"
+        assert said or verb == "report", f"{verb} ended as if all were well"  # a report needs no network
         if verb != "report":  # which reads results only
             assert said.startswith("UserError") and EVIL in said and "would import and run" in said, (verb, said)
 
