@@ -6,7 +6,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lowcurve.experiments.results import Result
-from lowcurve.report.plots import draw_lines, draw_net
+from lowcurve.plots import draw_lines
+from lowcurve.report.plots import draw_net
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from lowcurve.attacks.table import Evaluation
-from lowcurve.files import atomically
-from lowcurve.text import figure as figure_text
+from lowcurve.plots import DASHES, draw_chart
 
-_STYLES = ("-", "--", ":", "-.")
+_SHARES = {"y": "accuracy", "low": "low", "high": "high"}
 
 
 def plot_curves(
@@ -21,34 +20,26 @@ def plot_curves(
     `distances` are minimal norms per model; the share of samples whose distance exceeds ε is a curve over all
     radii at once, drawn as thin steps.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    lines = []
     for place, (name, evaluation) in enumerate(evaluations.items()):
-        color = f"C{place}"
-        for attack, style in zip(evaluation.attacks, _STYLES * len(evaluation.attacks), strict=False):
+        for attack, style in zip(evaluation.attacks, DASHES * len(evaluation.attacks), strict=False):
             curve = evaluation.curve(attack)
-            radii = [cell.eps for cell in curve]
+            shares = {key: [100 * getattr(cell, of) for cell in curve] for key, of in _SHARES.items()}
             label = f"{name}, {attack}" if len(evaluations) > 1 else attack
-            axes.plot(
-                radii, [100 * cell.accuracy for cell in curve], style, color=color, label=figure_text(label), marker="."
-            )
-            low, high = ([100 * getattr(cell, end) for cell in curve] for end in ("low", "high"))
-            axes.fill_between(radii, low, high, color=color, alpha=0.12, linewidth=0)
-    largest = max(evaluation.radii[-1] for evaluation in evaluations.values())
+            lines.append({"label": label, "color": place, "style": style, "x": [cell.eps for cell in curve], **shares})
     for place, (name, distance) in enumerate((distances or {}).items()):
         at, share = survival(distance)
-        axes.step(
-            at, 100 * share, where="post", color=f"C{place}", linewidth=0.8, label=figure_text(f"{name}, distance")
-        )
-    norm = next(iter(evaluations.values())).norm
-    axes.set(xlim=(0, largest), ylim=(0, 100), ylabel="accuracy (%)")
-    axes.set_xlabel(f"ε ({'ℓ₂' if norm == 2 else 'ℓ∞'}, pixels in [0, 1])")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    with atomically(path) as file:
-        figure.savefig(file, dpi=150)
+        lines.append({"label": f"{name}, distance", "color": place, "steps": True, "x": at, "y": 100 * share})
+    largest = max(evaluation.radii[-1] for evaluation in evaluations.values())
+    norm = "ℓ₂" if next(iter(evaluations.values())).norm == 2 else "ℓ∞"
+    chart = {
+        "x_label": f"ε ({norm}, pixels in [0, 1])",
+        "y_label": "accuracy (%)",
+        "log": False,
+        "lines": lines,
+        "limits": {"xlim": (0, largest), "ylim": (0, 100)},
+    }
+    draw_chart(chart, "", path.with_suffix(""), {path.suffix[1:] or "png": 150})
 
 
 def survival(distance: Tensor) -> tuple[Tensor, Tensor]:

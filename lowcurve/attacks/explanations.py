@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from lowcurve.attacks import ball, randomness, verify
 from lowcurve.attacks.losses import ascent
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.files import atomically
 from lowcurve.observe import observing
 from lowcurve.outputs import classifier
-from lowcurve.text import figure as figure_text
+from lowcurve.plots import draw_pictures
 
 _TOP = 0.1  # share of the features that count as the most important ones
 
@@ -99,21 +98,14 @@ def _top(attribution: Tensor, count: int) -> Tensor:
 
 def plot_explanations(x: Tensor, perturbed: Tensor, found: Mapping[str, Stability], path: Path) -> None:
     """Draw one row per sample: the input and the noisy input, and each model's maps at both."""
-    from matplotlib.figure import Figure
-
     columns: list[tuple[str, Tensor]] = [("input", x), ("with noise", perturbed)]
     for name, stability in found.items():
         columns += [(name, stability.before.abs()), ("with noise", stability.after.abs())]
-    figure = Figure(figsize=(1.3 * len(columns), 1.3 * len(x) + 0.3), layout="constrained")
-    grid = figure.subplots(len(x), len(columns), squeeze=False)
-    for place, (title, maps) in enumerate(columns):
-        for row, axes in enumerate(grid[:, place]):
-            picture = _picture(maps[row].cpu(), colored=place < 2)
-            axes.imshow(picture, cmap="gray" if place < 2 else "inferno", interpolation="nearest")
-            axes.set_axis_off()
-        grid[0, place].set_title(figure_text(title), fontsize=8)
-    with atomically(path) as file:
-        figure.savefig(file, dpi=150)
+    drawn = [
+        (title, [_picture(one.cpu(), colored=place < 2) for one in maps], "gray" if place < 2 else "inferno")
+        for place, (title, maps) in enumerate(columns)
+    ]
+    draw_pictures(drawn, path.with_suffix(""), {path.suffix[1:] or "png": 150})
 
 
 def _picture(values: Tensor, colored: bool) -> Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowcurve.files import atomically, make_folder
-from lowcurve.text import figure as figure_text
+from lowcurve.plots import draw_chart
 from lowcurve.types import Certificate
 
 
@@ -42,32 +41,23 @@ def curves(certificate: Certificate, distances: Tensor, count: int = 200) -> Cur
 
 def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
     """Draw the curves to `stem`.png and `stem`.svg; the area between proof and refutation is shaded."""
-    from matplotlib.figure import Figure
+    certified, lipschitz, attacked = (
+        (100 * share).tolist() for share in (lines.certified, lines.lipschitz, lines.attacked)
+    )
+    x = lines.radii.tolist()
+    chart = {
+        "x_label": "ℓ₂ radius (pixels in [0, 1])",
+        "y_label": "accuracy (%)",
+        "log": False,
+        "lines": [
+            _line("attack finds no mistake (shaded: nobody knows)", 3, x, attacked, low=certified),
+            _line("certified", 0, x, certified),
+            _line("certified by the Lipschitz bound", 0, x, lipschitz, style=":"),
+        ],
+        "limits": {"xlim": (0, x[-1]), "ylim": (0, 101)},
+    }
+    return draw_chart(chart, title, stem)
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    x = lines.radii.numpy()
-    certified, attacked = (100 * share.numpy() for share in (lines.certified, lines.attacked))
-    axes.fill_between(x, certified, attacked, color="0.88", label="nobody knows")
-    axes.plot(x, attacked, color="C3", label="attack finds no mistake")
-    axes.plot(x, certified, color="C0", label="certified")
-    axes.plot(x, 100 * lines.lipschitz.numpy(), color="C0", linestyle=":", label="certified by the Lipschitz bound")
-    axes.set(xlabel="ℓ₂ radius (pixels in [0, 1])", ylabel="accuracy (%)", ylim=(0, 101), xlim=(0, x[-1]))
-    axes.set_title(figure_text(title), fontsize=9, loc="left")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    return save_figure(figure, stem)
 
-
-def save_figure(figure: Any, stem: Path) -> list[Path]:
-    """Write a figure to `stem`.png and `stem`.svg."""
-    import matplotlib
-
-    make_folder(stem.parent)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
-        with atomically(paths[0]) as file:
-            figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-        with atomically(paths[1]) as file:
-            figure.savefig(file, format="svg", metadata={"Date": None})
-    return paths
+def _line(label: str, color: int, x: list[float], y: list[float], **more: Any) -> dict[str, Any]:
+    return {"label": label, "color": color, "x": x, "y": y, "low": y, "high": y, **more}

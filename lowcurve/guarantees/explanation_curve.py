@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowcurve.guarantees.curve import save_figure
+from lowcurve.plots import KINDS, draw_lines, save
 from lowcurve.text import figure as figure_text
 from lowcurve.types import ExplanationBound
 
@@ -77,13 +77,16 @@ def draw(sides: Sides, title: str, stem: Path) -> list[Path]:
     for axes, name, label in zip(figure.subplots(1, 2), COLUMNS[1:], ("relative change", "cosine"), strict=True):
         certified, attacked = (medians[side][name] for side in ("certified", "attacked"))
         known = [number if abs(number) < 1e100 else float("nan") for number in certified]
-        axes.fill_between(sides.radii, known, attacked, color="0.88", label="nobody knows")
-        axes.plot(sides.radii, attacked, "o-", color="C3", markersize=3, label="largest found")
-        axes.plot(sides.radii, known, "o-", color="C0", markersize=3, label="certified")
-        axes.set(xlabel="ℓ₂ radius (pixels in [0, 1])", ylabel=f"gradient's {label}, median", xscale="log")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
-        if name == "relative" and min(attacked) > 0:
-            axes.set_yscale("log")
+        found = {"label": "largest found (shaded: nobody knows)", "color": 3, "y": attacked}
+        proven = {"label": "certified", "color": 0, "y": known}
+        scale = "log" if name == "relative" and min(attacked) > 0 else "linear"
+        chart = {
+            "x_label": "ℓ₂ radius (pixels in [0, 1])",
+            "y_label": f"gradient's {label}, median",
+            "log": False,
+            "lines": [{"x": sides.radii, "low": known, "high": line["y"], **line} for line in (found, proven)],
+            "limits": {"xscale": "log", "yscale": scale},
+        }
+        draw_lines(axes, chart)
     figure.suptitle(figure_text(title), fontsize=9)
-    return save_figure(figure, stem)
+    return save(figure, stem, KINDS)

@@ -1,15 +1,12 @@
-"""A result's curves as PNG and SVG, for papers and slides; the page draws its own."""
+"""A result's curves and outlines as files; the page draws its own."""
 
-import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lowcurve import text
 from lowcurve.experiments.results import Result
-from lowcurve.files import make_folder, write_atomic
+from lowcurve.plots import draw_chart, save
 
-DASHES = ("-", "--", "-.", ":")
 SHADES = ("#b9d4ef", "#d3e3f4", "#edf3fa", "#fcf0e9", "#f8ddcd", "#f2c5aa")  # from the first class to the second
 
 
@@ -18,10 +15,10 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
     written = []
     for position, curve in enumerate(result.curves):
         stem = result.experiment if position == 0 else f"{result.experiment}-{position + 1}"
-        written += _save(_figure(curve, f"{result.title}\n{result.setting}"), folder / stem, {"png": 130, "svg": 100})
+        written += draw_chart(curve, f"{result.title}\n{result.setting}", folder / stem)
     if outlines := result.extra.get("outlines"):
         # as SVG it would be as large as all the rest together
-        written += _save(_boundaries(outlines), folder / f"{result.experiment}-boundaries", {"png": 100})
+        written += save(_boundaries(outlines), folder / f"{result.experiment}-boundaries", {"png": 100})
     return written
 
 
@@ -59,45 +56,3 @@ def _patch(path: str, **style: Any) -> Any:
         points += corners
         codes += [Outline.MOVETO] + [Outline.LINETO] * (len(corners) - 1)
     return PathPatch(Outline(points or [(0, 0)], codes or [Outline.MOVETO]), **style)
-
-
-def _figure(curve: dict[str, Any], title: str) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    draw_lines(axes, curve)
-    axes.set_title(text.figure(title), fontsize=9, loc="left")
-    return figure
-
-
-def draw_lines(axes: Any, curve: dict[str, Any]) -> None:
-    """Draw a line per row, its spread over seeds as a band, its prediction dotted."""
-    for position, line in enumerate(curve["lines"]):
-        color = f"C{position % 10}"
-        style = DASHES[position // 10 % len(DASHES)]
-        axes.plot(line["x"], line["y"], style, color=color, marker="o", markersize=3, label=text.figure(line["label"]))
-        axes.fill_between(line["x"], line["low"], line["high"], color=color, alpha=0.15, linewidth=0)
-        if line.get("predicted"):
-            axes.plot(line["x"], line["predicted"], ":", color=color, linewidth=1)
-    if curve["log"]:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-    axes.set(xlabel=text.figure(curve["x_label"]), ylabel=text.figure(curve["y_label"]))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-
-
-def _save(figure: Any, stem: Path, kinds: Mapping[str, int]) -> list[Path]:
-    """Write a figure in each kind of file, at so many dots per inch."""
-    import matplotlib
-
-    paths: list[Path] = []
-    for kind, dots in kinds.items():
-        buffer, paths = io.BytesIO(), [*paths, stem.with_name(f"{stem.name}.{kind}")]
-        with matplotlib.rc_context({"svg.hashsalt": "lowcurve"}):  # the same curve gives the same file
-            metadata = {"Software" if kind == "png" else "Date": None}
-            figure.savefig(buffer, format=kind, dpi=dots, metadata=metadata)
-        make_folder(stem.parent)
-        write_atomic(paths[-1], buffer.getvalue())
-    return paths
