@@ -51,6 +51,7 @@ STATE_HOOKS = (
     "_load_state_dict_post_hooks",
 )
 _GLOBAL_FORWARD_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
+_GLOBAL_BACKWARD_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks")
 
 _C: Any = torch._C
 _graph_task = getattr(_C, "_current_graph_task_id", None)
@@ -106,8 +107,11 @@ def without_torch_function() -> AbstractContextManager[Any]:
 
 
 def has_global_hooks() -> bool:
-    """Whether hooks are registered for all modules."""
-    return _global_hooks is None or bool(_global_hooks())
+    """Whether hooks are registered for all modules; yes where nobody knows."""
+    if _global_hooks is not None:
+        return bool(_global_hooks())
+    found = [getattr(nn.modules.module, name, None) for name in (*_GLOBAL_FORWARD_HOOKS, *_GLOBAL_BACKWARD_HOOKS)]
+    return None in found or any(found)
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -89,6 +89,18 @@ def test_what_cannot_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         lc.certify(small_net().eval(), torch.rand(1, 1, 8, 8), torch.tensor([0]))
 
 
+def test_global_hooks_are_seen_without_the_private_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "_global_hooks", None)
+    assert not compat.has_global_hooks()
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert compat.has_global_hooks() and compat.has_global_forward_hooks()
+    finally:
+        handle.remove()
+    monkeypatch.setattr(compat, "_GLOBAL_FORWARD_HOOKS", ("_hooks_of_tomorrow",))
+    assert compat.has_global_hooks()
+
+
 def test_writes_are_counted_without_versions() -> None:
     class Content:
         """A tensor without a version."""

@@ -207,7 +207,10 @@ def spectral_of(module: nn.Module) -> SpectralNorm | None:
     lists: Any = module._modules.get("parametrizations")  # looked up for every module of a net in every step
     if lists is None or "weight" not in lists:
         return None
-    return next((link for link in lists["weight"] if isinstance(link, SpectralNorm)), None)
+    for link in lists["weight"]:  # a loop, which every compiler of PyTorch 2 can read
+        if isinstance(link, SpectralNorm):
+            return link
+    return None
 
 
 def normalized_layers(model: nn.Module) -> Iterator[NormalizedLayer]:
