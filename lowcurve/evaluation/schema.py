@@ -23,7 +23,7 @@ Text = Annotated[str, Field(max_length=10_000)]
 Number = Annotated[int | float, Field(ge=-1e100, le=1e100)]
 Numbers = Annotated[list[Number], Field(max_length=100_000)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
-Verdict = Literal["holds", "does not hold", "not measured"]
+Verdict = Literal["holds", "does not hold", "cannot tell", "not measured"]
 _POINT = r"-?\d{1,6}(\.\d{1,6})? -?\d{1,6}(\.\d{1,6})?"
 Outline = Annotated[str, Field(pattern=rf"^(M{_POINT}(L{_POINT})*Z?)*$")]
 

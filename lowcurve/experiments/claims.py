@@ -1,7 +1,8 @@
-"""What the paper claims, as rows of a table, and what the numbers say of it: holds, does not hold, or not measured.
+"""What the paper claims, as rows of a table, and what the numbers say of it: holds, does not, or cannot tell.
 
 A claim is a sentence and a formula: a cell, a ratio of two cells or a difference of two cells of one table, compared
 with a threshold. A cell is `column[row]`. The same claim is judged on our numbers and on the paper's own.
+Seeds that contradict each other cannot tell.
 """
 
 import math
@@ -15,7 +16,7 @@ from lowcurve.errors import UserError
 
 Cell = tuple[str, str]  # (row key, column key)
 Lookup = Callable[[Cell], float | None]
-Verdict = Literal["holds", "does not hold", "not measured"]
+Verdict = Literal["holds", "does not hold", "cannot tell", "not measured"]
 OURS: Literal["project"] = "project"  # a target of this project, not a claim of the paper
 
 _CELL = r"(\w[^][]*)\[([^][]+)\]"
@@ -83,6 +84,7 @@ def verdicts(
     for claim in claims:
         value, printed = claim.evaluate(ours), claim.evaluate(paper)
         seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.evaluate(lookup)) is not None}
+        alone = [claim.judge(found) for found in seeds.values()]
         judged.append(
             {
                 "text": claim.text,
@@ -90,9 +92,9 @@ def verdicts(
                 "source": claim.source,
                 "threshold": claim.threshold,
                 "ours": value,
-                "verdict": claim.judge(value),
+                "verdict": "cannot tell" if len({*alone}) > 1 else claim.judge(value),
                 "seeds": {str(seed): found for seed, found in seeds.items()},
-                "seeds_that_agree": sum(claim.judge(found) == claim.judge(value) for found in seeds.values()),
+                "seeds_that_agree": alone.count(claim.judge(value)),
                 "paper": printed,
                 "paper_verdict": claim.judge(printed),
             }

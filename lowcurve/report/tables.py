@@ -8,7 +8,7 @@ from typing import Any
 from lowcurve import text
 from lowcurve.experiments.results import Result
 
-VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "not measured": "–"}
+VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?", "not measured": "–"}
 
 
 def number(mean: float | None, std: float | None = None, digits: int = 2) -> str:

@@ -13,7 +13,7 @@ from lowcurve.experiments.results import Result
 from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours
 from lowcurve.text import plain
 
-COLORS = {"holds": "green", "does not hold": "red", "not measured": "dim"}
+COLORS = {"holds": "green", "does not hold": "red", "cannot tell": "yellow", "not measured": "dim"}
 
 
 def print_result(console: Console, result: Result) -> None:
