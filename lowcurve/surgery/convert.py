@@ -5,7 +5,7 @@ and convolution layers get unit operator norm at the input size of the example. 
 becomes is in `rules`; `docs/conversion.md` explains it.
 """
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
 from lowcurve.surgery.trace import activation_functions, separate_activations, slots
+from lowcurve.surgery.untouched import attention_parts, skipped
 
 
 @dataclass
@@ -90,7 +91,7 @@ def convert(
     checks.number(above=0, init_beta=init_beta, init_gamma=init_gamma)
     before, model = model, checks.copied(model)
     run = probe(model, example_input)
-    untouched = {**_attention(model, run), **_skipped(model, skip)}
+    untouched = {**attention_parts(model, run), **skipped(model, skip)}
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
@@ -114,43 +115,6 @@ def _lipschitz_parts(model: nn.Module) -> set[nn.Module]:
     """Return what is inside the Lipschitz batch norms of a model that was converted before."""
     norms = (module for module in model.modules() if isinstance(module, LipschitzBatchNorm1d | LipschitzBatchNorm2d))
     return {part for norm in norms for part in norm.children()}
-
-
-def _skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
-    """Return the modules of these names, and what is inside them."""
-    if isinstance(skip, str):
-        raise UserError(f"skip takes several names, got the text {skip!r}; pass ({skip!r},)")
-    skip = list(skip) if isinstance(skip, Iterable) else [skip]
-    if not all(isinstance(name, str) for name in skip):
-        raise UserError(f"expected skip as names of modules, such as ('fc',), got {checks.shown(skip)}")
-    named = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
-    chosen = {name: named.get(name) for name in skip}
-    parts = {part for module in chosen.values() if module is not None for part in module.modules()}
-    for name, module in chosen.items():
-        if module is None:
-            raise UserError(
-                f"skip names a module that the model does not have, {name!r}; its last ones are "
-                f"{', '.join(map(repr, list(named)[-3:]))}, and model.named_modules() has all"
-            )
-        if activation_rule(module) is not None:
-            raise UserError(
-                f"skip names an activation, {name!r}, which its caller may use twice; skip the module around it"
-            )
-    for part, places in slots(model).items():
-        if part in parts and part not in chosen.values() and any(owner not in parts for owner, _ in places):
-            raise UserError(f"{where(part, model)} is inside and outside of what skip names; give each place its own")
-    return dict.fromkeys(parts, "skipped, as asked")
-
-
-def _attention(model: nn.Module, run: Probe) -> dict[nn.Module, str]:
-    """Return every module that is part of an attention: what computes it, and what is around it by that name."""
-    parts: dict[nn.Module, str] = {}
-    attending = {module for module, record in run.records.items() if record.attends()}
-    for module in model.modules():
-        named = type(module).__name__.endswith("Attention") and not attending.isdisjoint(module.modules())
-        if module in attending or (named and module is not model):
-            parts.update(dict.fromkeys(module.modules(), "attention is not converted"))
-    return parts
 
 
 def _note_what_stays(surgery: _Surgery) -> None:
