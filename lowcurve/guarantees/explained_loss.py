@@ -46,9 +46,10 @@ class LossTurn:
     def change(
         self, at: Expansion, bend: Tensor, reaches: list[Reach], radius: Tensor, error: Error, executed_in: Arithmetic
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, (N,) each, the change of ∇ℓ, a bound on ‖π‖ in the ball, and what its rounding does to ∇ℓ.
+        """Return, (N,) each, the change of ∇ℓ, a bound on the computed 1 − p_y, and what the rounding of π does to ∇ℓ.
 
-        `bend` are the K of the outputs, `error` that of the logits in the arithmetic of the model.
+        `bend` are the K of the outputs, `error` that of the logits in the arithmetic of the model. Computed p_c, c ≠ y,
+        are off by a factor at most; their sum −π_y is off by a few units more.
         """
         slope, move = self._pairs(at, bend[:, 1:], reaches, radius)
         moved = move.amax((1, 2)) * SLACK + 2 * at.blur
@@ -57,8 +58,10 @@ class LossTurn:
         change = change + _shift(self.unsure + 2 * at.blur, moved) * slope.amax((1, 2)) * SLACK
         own = slope.gather(1, self.y.view(-1, 1, 1).expand(-1, 1, slope.shape[2])).amax((1, 2))
         change = torch.fmin(change, at.gradient_norms[:, 0] * self.scale + wrong * own)
-        doubt = wrong * self._doubt(at, reaches, radius, error, executed_in, own)
-        return change, 2 * wrong, torch.where(doubt.isnan(), torch.inf, doubt)
+        factor = self._factor(at, reaches, radius, error, executed_in)
+        unit = (executed_in.unit + FLOAT64.unit) * (bend.shape[1] + 8)
+        doubt = wrong * (2 * factor * own + unit * (1 + factor) * reaches[-1].lipschitz) * SLACK
+        return change, wrong * (1 + factor), torch.where(doubt.isnan(), torch.inf, doubt)
 
     def _pairs(self, at: Expansion, bend: Tensor, reaches: list[Reach], radius: Tensor) -> tuple[Tensor, Tensor]:
         """Bound slopes and moves of z_a − z_b in the ball, (N, C, C)."""
@@ -73,18 +76,13 @@ class LossTurn:
         move = radius.view(-1, 1, 1) * torch.fmin(here + turned / 2, steepest)
         return torch.fmin(here + turned, steepest) * SLACK, move * SLACK
 
-    def _doubt(
-        self, at: Expansion, reaches: list[Reach], radius: Tensor, error: Error, executed_in: Arithmetic, own: Tensor
+    def _factor(
+        self, at: Expansion, reaches: list[Reach], radius: Tensor, error: Error, executed_in: Arithmetic
     ) -> Tensor:
-        """Bound the rounding of Jᵀπ by that of π in the ball, relative to 1 − p_y.
-
-        Exponents that are off change every p_c, c ≠ y, by a factor; `own` are the slopes of z_y − z_c. The sum −π_y of
-        C − 1 of them is off by a few units more.
-        """
+        """Bound the relative error of every computed p_c, c ≠ y, in the ball: exponents are off, and sums of them."""
         sizes = at.values[-1].abs() + reaches[-1].rows * radius.view(-1, 1) + error.parts
-        unit, count = executed_in.unit + FLOAT64.unit, sizes.shape[1]
-        factor = torch.expm1(2 * error.parts.amax(1) + 2 * at.blur + unit * (8 * sizes.amax(1) + count + 64))
-        return (2 * factor * own + unit * (count + 8) * (1 + factor) * reaches[-1].lipschitz) * SLACK
+        unit = (executed_in.unit + FLOAT64.unit) * (8 * sizes.amax(1) + sizes.shape[1] + 64)
+        return torch.expm1(2 * error.parts.amax(1) + 2 * at.blur + unit)
 
 
 def _shift(odds: Tensor, moved: Tensor) -> Tensor:

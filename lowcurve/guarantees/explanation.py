@@ -28,10 +28,11 @@ from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
 from lowcurve.guarantees.certificate import batches
 from lowcurve.guarantees.expansion import Expansion, curvature, expand_outputs
 from lowcurve.guarantees.explained_loss import LossTurn
+from lowcurve.guarantees.gradient_rounding import Executed, gradient_errors
 from lowcurve.guarantees.graph import network, refuse_difference
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK, UNIT
-from lowcurve.guarantees.rounding import rounding, slope_errors
+from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.observe import observing
 from lowcurve.outputs import returning_logits
@@ -124,11 +125,12 @@ def _of_batch(
     refuse_difference(logits.double(), at.values[-1], errors[-1].parts)
     bend = curvature(net, at, reaches, ball, falling=False)
     if turn:
-        change, start, doubt = turn.change(at, bend, reaches, radius, errors[-1], executed_in)
+        change, scale, doubt = turn.change(at, bend, reaches, radius, errors[-1], executed_in)
     else:
         change = _capped(radius * bend[:, 0], at, _steepest(net, reaches, weight))
-        start, doubt = torch.full_like(radius, 2.0), torch.zeros_like(radius)
-    lost = slope_errors(net, errors, executed_in, start)[0] + doubt
+        scale, doubt = torch.ones_like(radius), torch.zeros_like(radius)
+    known = Executed(at, ball, reaches, errors, executed_in)
+    lost = gradient_errors(net, known, slice(1, None) if turn else slice(1), scale) + doubt
     least = (at.gradients[:, 0].norm(dim=1) / SLACK - at.doubt) * (turn.scale if turn else 1.0) - doubt
     return _Part(change * SLACK, lost * SLACK, least - lost, other)
 

@@ -62,27 +62,22 @@ def rounding(
     return errors
 
 
-def slope_errors(
-    net: Network, errors: list[Error], arithmetic: Arithmetic = FLOAT64, start: Tensor | None = None
-) -> list[Tensor]:
-    """Bound how far derivatives ∂(w·z)/∂v at each position, computed in `arithmetic`, are from the truth, in ℓ₂.
+def slope_errors(net: Network, errors: list[Error]) -> list[Tensor]:
+    """Bound how far the derivatives ∂(z_a − z_b)/∂v at each position, computed in float64, are from the truth, in ℓ₂.
 
-    From the logits z back, with G ≥ ‖∂/∂v‖ and its error δ: a step of gain ‖J‖ whose Jacobian is computed within ω
-    of J passes on G‖J‖ and δ‖J‖ + ω(G + δ). `errors` are those of the values, in the same arithmetic; `start`, (N,),
-    bounds ‖w‖, which is √2 for a margin.
+    From the logits back, with G ≥ ‖∂/∂v‖ and its error δ: a step of gain ‖J‖ whose Jacobian is computed within ω
+    of J passes on G‖J‖ and δ‖J‖ + ω(G + δ). `errors` are those of the values, in float64.
     """
     like = errors[0].norm
     gains, deltas = ([torch.zeros_like(like) for _ in errors] for _ in range(2))
-    gains[-1] = torch.full_like(like, 2.0) if start is None else start
+    gains[-1] = torch.full_like(like, 2.0)
     for position in range(len(net.nodes), 0, -1):
         node = net.nodes[position - 1]
         gain = 1.0 if node.step.gains is None else node.step.gains.n22
-        doubt = jacobian_error(node.step, errors[node.inputs[0]], arithmetic) + 4 * arithmetic.unit * gain
-        reached = gains[position] + deltas[position]
+        doubt = jacobian_error(node.step, errors[node.inputs[0]]) + 4 * FLOAT64.unit * gain
         for i in node.inputs:
-            lost = _underflow(node.step, errors[i].parts[0].numel(), reached, arithmetic)
             gains[i] = gains[i] + gain * gains[position]
-            deltas[i] = deltas[i] + gain * deltas[position] + doubt * reached + lost
+            deltas[i] = deltas[i] + gain * deltas[position] + doubt * (gains[position] + deltas[position])
     return [torch.where(delta.isfinite(), delta * SLACK, torch.inf) for delta in deltas]
 
 
@@ -114,7 +109,7 @@ def _exact_jacobian(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) 
     return torch.zeros_like(error.norm)
 
 
-def _underflow(step: Step, inputs: int, size: Tensor, arithmetic: Arithmetic) -> Tensor:
+def underflow(step: Step, inputs: int, size: Tensor, arithmetic: Arithmetic) -> Tensor:
     """Bound what derivatives lose below `tiny`; nothing is known where one may pass the largest number."""
     terms, largest = (step.back_terms, 1 + step.schur) if isinstance(step, Affine) else (1, 2.0)
     lost = 4 * arithmetic.tiny * terms * inputs**0.5 * (size + largest)
