@@ -35,8 +35,14 @@ def take(task: Task, subject: Subject, folder: Path) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "environment": environment(),
     }
+    try:
+        content = json.dumps(line, ensure_ascii=False, allow_nan=False)
+        check(Line, json.loads(content), folder / FILE)
+    except (TypeError, ValueError, UserError) as error:
+        expected = "expected finite numbers, texts and lists of them by names without spaces"
+        raise UserError(f"measurement {task.name!r}: {expected}, got {values!s:.200} ({error})") from None
     # A line that a kill has torn stays where it is: the next begins on a line of its own.
-    append(folder / FILE, "\n" * _torn(folder / FILE) + json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+    append(folder / FILE, "\n" * _torn(folder / FILE) + content + "\n")
 
 
 def taken(folder: Path) -> Measurements:

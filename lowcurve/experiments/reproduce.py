@@ -107,7 +107,7 @@ def request(name: str, preset: str, **options: Any) -> Request:
         raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
     if preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
-    asked = Request(EXPERIMENTS[name], PRESETS[preset], **options)
+    asked = Request(replace(EXPERIMENTS[name], name=name), PRESETS[preset], **options)
     known = [row.key for row in asked.experiment.rows]
     for row in asked.rows:
         if row not in known:

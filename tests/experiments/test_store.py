@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Task
 from lowcurve.evaluation.store import find, missing, take, taken
 
@@ -60,3 +61,12 @@ def test_files_of_earlier_versions_are_read(run):
     (run / "experiments" / "damaged.json").write_text("{")
     assert missing(run, [FEW]) == []
     assert find(taken(run), FEW)["values"] == {"calls": 7}
+
+
+@pytest.mark.parametrize(
+    "values", [{"a b": 1}, {"a": float("nan")}, {"a": float("inf")}, {"a": {1, 2}}, [1], None, {1: 1j}]
+)
+def test_what_cannot_be_read_again_is_refused_when_it_is_taken(run, values):
+    with pytest.raises(UserError, match="measurement 'odd': expected finite numbers"):
+        take(Task("odd", lambda subject, settings: values, {}), None, run)
+    assert taken(run) == []

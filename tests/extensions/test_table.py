@@ -19,7 +19,7 @@ def confidence(subject, settings):
 
 
 MINE = Experiment(
-    name="table-confidence",
+    name="mine",
     title="How sure are smooth networks?",
     rows=rows("standard", "lcnn"),
     measurements=(Measurement("confidence", confidence),),
@@ -31,7 +31,7 @@ FEW = ["model.width=4", "train.epochs=1", "data.limit_train=64", "data.limit_tes
 
 
 def test_it_is_trained_measured_judged_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(lc.EXPERIMENTS, "table-confidence", MINE)
+    monkeypatch.setitem(lc.EXPERIMENTS, "table-confidence", MINE)  # its name is the key's
     places = ["--output", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     few = [word for pair in FEW for word in ("--set", pair)]
     run = ["reproduce", "table-confidence", "--seeds", "0", *places, *few]
