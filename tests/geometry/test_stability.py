@@ -161,3 +161,24 @@ def test_shapes_statistics_and_mistakes(trained: Nets) -> None:
             lc.gradient_stability(case.net, case.x, case.y, **options)
     with pytest.raises(UserError, match="empty batch"):
         lc.gradient_stability(case.net, case.x[:0], case.y[:0])
+
+
+def test_a_turn_is_one_minus_the_cosine_of_the_two_gradients() -> None:
+    """f = ½ xᵀ diag(a) x has ∇f = a x: the turn at each ε is known, and the largest on the circle is found."""
+    scale, x = torch.tensor([1.0, 4.0]).double(), torch.tensor([[1.0, 0.5]]).double()
+
+    def function(outputs, y):
+        return (scale * outputs.square()).sum(1) / 2
+
+    def cosine(points):
+        return nn.functional.cosine_similarity(scale * points, scale * x)
+
+    arguments = (nn.Identity(), x, None, [0.3], 4)
+    found = lc.gradient_stability(
+        *arguments, of=function, direction="adversarial", steps=40, measured="turn"
+    ).values[0].amax(0)  # fmt: skip
+    angles = torch.linspace(0, 2 * math.pi, 5000).double()
+    truth = (1 - cosine(x + 0.3 * torch.stack([angles.cos(), angles.sin()], 1))).max()
+    assert float(found) == pytest.approx(float(truth), rel=0.02) and float(found) <= float(truth) + 1e-6
+    with pytest.raises(UserError, match="measured"):
+        lc.gradient_stability(*arguments, of=function, measured="angle")
