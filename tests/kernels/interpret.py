@@ -21,10 +21,10 @@ def main() -> None:
         found = max(case(gpu))
         worst = max(worst, found)
         print(f"{found:.1e}  {name}")
-    for dtype, allowed in ((torch.bfloat16, 3e-2), (torch.float16, 4e-3)):
-        found = max(softplus_errors(gpu, 1.0, dtype))
-        print(f"{found:.1e}  softplus in {dtype}")
-        worst = max(worst, found * 2e-4 / allowed)
+    for dtype in (torch.bfloat16, torch.float16):  # gradients come from rounded outputs: about as good as PyTorch's own
+        ours, plain = (max(softplus_errors(module, 1.0, dtype)) for module in (gpu, reference))
+        print(f"{ours:.1e}  softplus in {dtype}, plain PyTorch {plain:.1e}")
+        worst = max(worst, 2e-4 * ours / (1.5 * plain))
     x = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     found, truth = (module.softplus(x, torch.tensor(0.0), 0.0) for module in (gpu, reference))
     if not torch.equal(torch.isnan(found), torch.isnan(truth)):

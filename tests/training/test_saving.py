@@ -88,7 +88,7 @@ def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
         lc.load(folder)
     with pytest.raises(UserError, match="is not the one saved"):
         lc.load(folder, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-    with pytest.raises(UserError, match="expected model as an nn[.]Module"):
+    with pytest.raises(UserError, match="expected model as an nn"):
         lc.save("net", tmp_path / "x")  # type: ignore[arg-type]
     body = json.loads((folder / "model.json").read_text())
     for change in ({"weights": "../../secret"}, {"sha256": None}, {"weights_sha256": None}, {"conversions": []}):
