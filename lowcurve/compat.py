@@ -179,8 +179,10 @@ def has_global_forward_hooks() -> bool:
 
 def write_count(tensor: Tensor) -> int:
     """Return a number that changes when the tensor is written in place: its version, or a hash of its content."""
-    version: int | None = getattr(tensor, "_version", None)
-    return hash(tensor.detach().cpu().numpy().tobytes()) if version is None else version
+    version: int | None = None if tensor.is_inference() else getattr(tensor, "_version", None)
+    if version is not None:
+        return version
+    return hash(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
 
 
 def convolution_of(kind: type[nn.Module]) -> Any:

@@ -14,7 +14,7 @@ from lowcurve.errors import UserError
 
 PACKAGE = Path(compat.__file__).parent
 PRIVATE = re.compile(
-    r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|nn\.modules\.\w+\._|import _[A-Z]"
+    r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|\._version\b|\._parameters\b|nn\.modules\.\w+\._|import _[A-Z]"
     r"|\b_(BatchNorm|NormBase|DropoutNd|ConvNd|compiled_call_impl|check_input_dim|tracer_cls|USER_PRESERVED\w+|is_full_backward_hook)\b"
 )
 OWN = re.compile(r"class _|= _[A-Z]\w+\.apply|return _[A-Z]\w+\.apply")
@@ -106,13 +106,17 @@ def test_writes_are_counted_without_versions() -> None:
         """A tensor without a version."""
 
         def __init__(self, tensor: torch.Tensor) -> None:
-            self.detach = tensor.detach
+            self.detach, self.is_inference = tensor.detach, tensor.is_inference
 
     tensor = torch.zeros(3)
     before = compat.write_count(tensor), compat.write_count(Content(tensor))  # type: ignore[arg-type]
     tensor.add_(1)
     after = compat.write_count(tensor), compat.write_count(Content(tensor))  # type: ignore[arg-type]
     assert before[0] != after[0] and before[1] != after[1]
+    with torch.inference_mode():  # where PyTorch counts nothing
+        scalar = torch.zeros((), dtype=torch.bfloat16)
+        before = compat.write_count(scalar), 0
+        assert compat.write_count(scalar.add_(1)) != before[0]
 
 
 def test_classes_of_others_are_known_by_their_base() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
-from lowcurve.compat import foreach
+from lowcurve.compat import foreach, write_count
 from lowcurve.errors import UserError
 from lowcurve.kernels.engine import in_backward, is_transformed, snapshot
 from lowcurve.kernels.unit import unit_weights
@@ -103,8 +103,7 @@ class SpectralNorm(nn.Module):
         """Compute S to convergence unless it was for this very weight; a look at version numbers, mostly."""
         if self.held or is_transformed(weight) or type(weight) not in (Tensor, nn.Parameter) or weight.is_meta:
             return
-        versions = (id(weight), *(0 if t.is_inference() else t._version for t in (weight, self.slope, self.mark)))
-        if versions == self.checked:
+        if self._written(weight) == self.checked:
             return
         mark = _checksum(weight).to(self.mark)
         if not torch.equal(mark, self.mark) and bool(mark.isfinite().all()):
@@ -112,8 +111,10 @@ class SpectralNorm(nn.Module):
             if pair.sigma > 0:
                 self.slope.copy_(self.map.outer(pair.left, pair.right))
             self.mark.copy_(mark)
-        tensors = (weight, self.slope, self.mark)
-        self.checked = (id(weight), *(0 if t.is_inference() else t._version for t in tensors))
+        self.checked = self._written(weight)
+
+    def _written(self, weight: Tensor) -> tuple[int, ...]:
+        return (id(weight), *map(write_count, (weight, self.slope, self.mark)))
 
     @torch.no_grad()
     def converge(self, weight: Tensor, tolerance: float = 1e-5) -> float:
@@ -189,7 +190,9 @@ def _check_weight(module: nn.Module) -> None:
     """Refuse a weight that a hook computes, and one whose norm no float32 can hold."""
     if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
         raise UserError(f"expected a Linear or Conv layer, got {type(module).__name__}")
-    if "weight" not in module._parameters and not parametrize.is_parametrized(module, "weight"):
+    if not isinstance(getattr(module, "weight", None), nn.Parameter) and not parametrize.is_parametrized(
+        module, "weight"
+    ):
         raise UserError(
             f"the weight of {type(module).__name__} is computed by a hook, as legacy torch.nn.utils.weight_norm and "
             "spectral_norm do; remove it first (remove_weight_norm, remove_spectral_norm)"
