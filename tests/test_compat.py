@@ -14,7 +14,8 @@ from lowcurve.errors import UserError
 
 PACKAGE = Path(compat.__file__).parent
 PRIVATE = re.compile(
-    r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|\._version\b|\._parameters\b|nn\.modules\.\w+\._|import _[A-Z]"
+    r"\._version\b|\._parameters\b|"
+    r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|nn\.modules\.\w+\._|import _[A-Z]"
     r"|\b_(BatchNorm|NormBase|DropoutNd|ConvNd|compiled_call_impl|check_input_dim|tracer_cls|USER_PRESERVED\w+|is_full_backward_hook)\b"
 )
 OWN = re.compile(r"class _|= _[A-Z]\w+\.apply|return _[A-Z]\w+\.apply")
