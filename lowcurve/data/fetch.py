@@ -86,7 +86,7 @@ def fetch(name: str, data_dir: Path | str | None = None, mirror: str | None = No
     folder = data_directory(data_dir) / name
     paths = []
     for download in DOWNLOADS[name]:
-        url = f"{mirror.rstrip('/')}/{download.file}" if mirror else download.url
+        url = f"{mirror.rstrip('/')}/{download.file}" if mirror is not None else download.url
         paths.append(fetch_file(url, folder / download.file, download.md5))
     return paths
 

@@ -4,17 +4,30 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.boundary import functions, verbs
+from tests.boundary import files, functions, verbs
+
+
+def _models(place: Path) -> tuple[int, list[str]]:
+    return files.failures(files.model_lines(), verbs.prepared(place))
+
+
+def _damaged(place: Path) -> tuple[int, list[str]]:
+    names = verbs.prepared(place) | {"page": str(place / "page.html")}
+    return files.failures(files.file_lines(files.finished_run(place, names), place, every=5), names)
 
 
 def main(names: list[str]) -> int:
     """Print a line per function and verb, and those calls that did not end in a refusal."""
     total, bad = 0, 0
     calls = {f"lc.{name}": partial(functions.failures, name) for name in functions.public()}
-    commands = {f"lowcurve {verb}": partial(verbs.failures, verb) for verb in verbs.verbs()}
+    commands: dict[str, Callable[[Path], tuple[int, list[str]]]] = {
+        f"lowcurve {verb}": partial(verbs.failures, verb) for verb in verbs.verbs()
+    }
+    commands |= {"wrong models": _models, "damaged runs": _damaged}
     for name in names or [*calls, *commands]:
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as place:

@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from typer.models import ArgumentInfo
 
 from lowcurve import cli
 from lowcurve.commands import VERBS
+from lowcurve.data import load_dataset
 from tests.boundary import values
 from tests.boundary.outcome import ACCEPTED, RAISED, REFUSED, Outcome
 
@@ -155,9 +157,8 @@ def run(line: Line, names: dict[str, str]) -> Outcome:
     """Run a command line in this process."""
     words = [_filled(word, names) for word in line.words]
     out, err = io.StringIO(), io.StringIO()
-    started = patch("lowcurve.experiments.reproduce.reproduce_all", side_effect=_Started())
     argv, quiet = patch.object(sys, "argv", ["lowcurve", *words]), contextlib.redirect_stdout(out)
-    with argv, started, quiet, contextlib.redirect_stderr(err):
+    with argv, _shortcuts(), quiet, contextlib.redirect_stderr(err):
         try:
             cli.main()
             code: Any = 0
@@ -166,6 +167,23 @@ def run(line: Line, names: dict[str, str]) -> Outcome:
         except BaseException as error:
             return Outcome(RAISED, f"{type(error).__name__}: {error}")
     return _judged(code, err.getvalue())
+
+
+@contextlib.contextmanager
+def _shortcuts() -> Iterator[None]:
+    """Build the commands and read the digits once; let no work begin that a bad command line must not begin."""
+    started = patch("lowcurve.experiments.reproduce.reproduce_all", side_effect=_Started())
+    loaded = patch("lowcurve.data.load_dataset", side_effect=_load_dataset)
+    with started, loaded, patch.object(cli, "app", _command()):
+        yield
+
+
+@cache
+def _command() -> Any:
+    return typer.main.get_command(cli.app)
+
+
+_load_dataset = cache(load_dataset)
 
 
 def _judged(code: Any, said: str) -> Outcome:
