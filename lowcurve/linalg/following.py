@@ -3,9 +3,10 @@
 A large step of training adds a direction to a weight that no former vector has a part of; power iterations seem to
 settle long before they find it (a norm of 1.6 was seen). So on a CPU each step looks in the ten dimensions that powers
 of the map span from the last vector and a fixed grain, which has a part in every direction. For the smallest maps the
-Gram matrix is squared ten times instead. Beyond `_LANCZOS_LIMIT` maps take warm power iterations until the norm grows
-by less than `SETTLED` in half of one, and Lanczos's method only where `MOST_ITERATIONS` are not enough. On other devices,
-where asking would wait for the device, their number is fixed. Each group of a convolution has vectors of its own.
+Gram matrix is squared ten times instead. Beyond `_LANCZOS_LIMIT` maps take warm power iterations, until the norm
+grows by less than `SETTLED` in half of one, and Lanczos's method only where `MOST_ITERATIONS` are not enough. On other
+devices, where asking would wait for the device, their number is fixed. Each group of a convolution has vectors of its
+own.
 """
 
 import math
