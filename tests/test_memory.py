@@ -59,6 +59,7 @@ EVERYTHING: dict[str, Callable[[], object]] = {
     "bounds": lambda: lc.bounds(SMOOTH, (1, 4, 4)),
     "certify": lambda: lc.certify(SMOOTH, X, Y),
     "certify local": lambda: lc.certify(SMOOTH, X, Y, local=True),
+    "explanation_bound": lambda: lc.explanation_bound(SMOOTH, X, Y, 0.1),
     **{f"attack {name}": lambda name=name: lc.attack(LOW, X, Y, name, eps=0.1, steps=1) for name in lc.ATTACKS},
 }
 

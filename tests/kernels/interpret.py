@@ -1,10 +1,10 @@
-"""Run the GPU kernels in Triton's interpreter: `python -m tests.kernels.interpret` prints each case's largest error."""
+"""Run the GPU kernels in Triton's interpreter and print each case's largest error.
+
+TRITON_INTERPRET=1 python -m tests.kernels.interpret
+"""
 
 import math
-import os
 import sys
-
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import torch
 
