@@ -1,5 +1,6 @@
 """The GPU kernels without a GPU: interpreted on the CPU against float64, and compiled for each kind of GPU."""
 
+import os
 import subprocess
 import sys
 
@@ -10,9 +11,9 @@ kernels = pytest.importorskip("benchmarks.kernels")
 
 
 def test_interpreted_kernels_equal_the_definitions() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpret"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.kernels.interpret"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
