@@ -2,11 +2,10 @@
 
 A large step of training adds a direction to a weight that no former vector has a part of; power iterations seem to
 settle long before they find it (a norm of 1.6 was seen). So on a CPU each step looks in the ten dimensions that powers
-of the map span from the last vector and a fixed grain, which has a part in every direction. For the smallest maps the
-Gram matrix is squared ten times instead. Beyond `_LANCZOS_LIMIT` maps take warm power iterations, until the norm
-grows by less than `SETTLED` in half of one, and Lanczos's method only where `MOST_ITERATIONS` are not enough. On other
-devices, where asking would wait for the device, their number is fixed. Each group of a convolution has vectors of its
-own.
+of the map span from the last vector and a fixed grain, which has a part in every direction: plain convolutions of
+images in one compiled call, others by PyTorch. For the smallest maps the Gram matrix is squared ten times. On other
+devices, where nobody may ask how far it has come, there are a few power iterations from the last vector and a little
+grain. Each group of a convolution has vectors of its own there.
 """
 
 import math
@@ -20,13 +19,9 @@ from lowcurve.kernels.cpu import power
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
 
-SETTLED = 2e-5
-MOST_ITERATIONS = 8
-FIXED_ITERATIONS = 2  # where it cannot be asked whether they have settled
+FIXED_ITERATIONS = 2  # on other devices than CPUs
 _GRAIN = 0.05
-_LANCZOS_TOLERANCE = 1e-3
 _SMALL_MATRIX, _SQUARINGS = 128, 10
-_LANCZOS_LIMIT = 2**26  # multiplications; all layers of a ResNet-18 for images of 32×32 have fewer
 
 
 @torch.no_grad()
@@ -40,7 +35,7 @@ def follow(
         kinds.setdefault(_method(*given), []).append(i)
     for method, chosen in kinds.items():
         own = [[values[i] for i in chosen] for values in (maps, weights, left, right)]
-        if method not in (_squarings, _lanczos):
+        if method is _fixed:
             foreach("add_", own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type]
         for i, slope in zip(chosen, method(*own, least), strict=True):  # type: ignore[operator]
             slopes[i] = slope
@@ -50,11 +45,9 @@ def follow(
 def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> object:
     if min(math.prod(m.input_shape), math.prod(m.output_shape)) <= _SMALL_MATRIX:
         return _squarings
-    if weight.device.type == "cpu" and weight.numel() * math.prod(m.output_shape[1:]) <= _LANCZOS_LIMIT:
-        return _lanczos
     if power.iterates(m, weight, left, right):
         return _compiled
-    return _settle if weight.device.type == "cpu" else _fixed
+    return _lanczos if weight.device.type == "cpu" else _fixed
 
 
 @torch.library.custom_op("lowcurve::follow", mutates_args=("left", "right", "slope"))
@@ -99,29 +92,8 @@ def _lanczos(
 def _compiled(
     maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
 ) -> list[Tensor]:
-    slopes, settled = power.power_iterations(maps, weights, left, right, least, max(least, MOST_ITERATIONS), SETTLED)
-    for i, layer in enumerate(zip(maps, weights, left, right, strict=True)):
-        if not settled[i]:
-            slopes[i] = _anew(*layer, grain(right[i], 1.0), _LANCZOS_TOLERANCE, 20)
-    return slopes
-
-
-def _settle(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
-    """Iterate each layer until it has settled."""
-    slopes = []
-    for layer in zip(maps, map(_scaled, weights), left, right, strict=True):
-        m, w, u, v = [layer[0]], [layer[1]], [layer[2]], [layer[3]]
-        for iteration in range(1, max(least, MOST_ITERATIONS) + 1):
-            before, after = _iterate(m, w, u, v)
-            growth = torch.stack(after) - torch.stack(before)
-            settled = float(growth.max()) <= SETTLED * float(torch.stack(after).max())
-            if iteration >= least and settled:
-                break
-        (slope,) = _slopes(m, u, v, after)
-        slopes.append(slope if settled else _anew(*layer, grain(layer[3], 1.0), _LANCZOS_TOLERANCE, 20))
-    return slopes
+    foreach("add_", left, [grain(u, 1.0) for u in left])
+    return power.follow(maps, list(map(_scaled, weights)), left, right)
 
 
 def _anew(

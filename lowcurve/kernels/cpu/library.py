@@ -18,7 +18,7 @@ _SIGNATURES = {
     "lowcurve_norm_softplus": "nnnpppppffpfffpppp",
     "lowcurve_norm_softplus_gradient": "nnnppppppfffpppppp",
     "lowcurve_norm_softplus_second": "nnnppppppppppfffpppppp",
-    "lowcurve_power": "nnfp",
+    "lowcurve_power": "p",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
@@ -42,7 +42,6 @@ _LENGTHS = (
     "stride_w",
     "above",
     "before",
-    "settled",
 )
 
 

@@ -1,4 +1,4 @@
-/* Power iterations for many convolutions at once, float32: one thread per layer, which usually stays in that core's
+/* Singular vectors of many convolutions at once by Lanczos's method, float32: one thread per layer, which usually stays in that core's
  * cache. A single layer is iterated by a single thread.
  *
  * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#define DIMENSIONS 10 /* of the space in which singular vectors are looked for */
 #define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
 #define ROWS 8        /* of a product that are computed at a time, in registers, */
 #define WIDTH 16      /* and columns of it */
@@ -19,7 +20,6 @@ typedef struct {
     float *left, *right, *slope; /* u: out x out_h x out_w; v: in x height x width; S: like weight */
     float *scratch;              /* see lowcurve_power_room */
     long in, out, height, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, above, before;
-    long settled; /* found: whether the iterations have */
 } Layer;
 
 typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
@@ -109,31 +109,109 @@ static void turn(long rows, long columns, const float *from, float *to) {
 /* Output rows whose columns are made at a time. */
 static inline long rows_together(const Layer *l) { return lesser(l->out_h, l->out_w < POSITIONS ? POSITIONS / l->out_w : 1); }
 
-/* v = W^T u and u = W v, of unit length, at least `least` and at most `most` times, until the length of u exceeds that of v
- * by no more than a part `settled`; then S = the gradient of <u, W v> in W. */
-static void iterate(Layer *l, long least, long most, double settled) {
+static inline long inputs_of(const Layer *l) { return l->in * l->height * l->width; }
+static inline long outputs_of(const Layer *l) { return l->out * l->out_h * l->out_w; }
+
+/* v = W^T u */
+static void adjoint(const Layer *l, const float *u, float *v, float *columns) {
+    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
+    memset(v, 0, inputs_of(l) * sizeof(float));
+    for (long first = 0; first < l->out_h; first += together) {
+        long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+        memset(columns, 0, depth * size * sizeof(float));
+        add_product(depth, l->out, size, l->weight, 1, depth, u + first * l->out_w, positions, columns, size);
+        scatter(l, columns, first, rows, v);
+    }
+}
+
+/* u = W v */
+static void apply(const Layer *l, float *v, float *u, float *columns) {
+    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
+    memset(u, 0, outputs_of(l) * sizeof(float));
+    for (long first = 0; first < l->out_h; first += together) {
+        long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
+        gather(l, v, first, rows, columns);
+        add_product(l->out, depth, size, l->weight, depth, 1, columns, size, u + first * l->out_w, positions);
+    }
+}
+
+VECTORIZED static double inner(long n, const float *a, const float *b) {
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (long i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+
+VECTORIZED static void subtract(long n, float scale, const float *x, float *y) {
+    for (long i = 0; i < n; i++) y[i] -= scale * x[i];
+}
+
+/* The eigenvector of the largest eigenvalue of the symmetric n x n matrix t, which is destroyed, by Jacobi's rotations. */
+static void leading(long n, double t[DIMENSIONS][DIMENSIONS], double *vector) {
+    double turned[DIMENSIONS][DIMENSIONS] = {{0}};
+    for (long i = 0; i < n; i++) turned[i][i] = 1.0;
+    for (int sweep = 0; sweep < 12; sweep++)
+        for (long p = 0; p < n; p++)
+            for (long q = p + 1; q < n; q++) {
+                if (fabs(t[p][q]) <= 1e-15 * sqrt(fabs(t[p][p] * t[q][q]))) continue;
+                double angle = (t[q][q] - t[p][p]) / (2 * t[p][q]);
+                double tangent = (angle < 0 ? -1 : 1) / (fabs(angle) + sqrt(angle * angle + 1));
+                double c = 1 / sqrt(tangent * tangent + 1), s = tangent * c;
+                for (long k = 0; k < n; k++) {
+                    double left = t[k][p], right = t[k][q];
+                    t[k][p] = c * left - s * right, t[k][q] = s * left + c * right;
+                }
+                for (long k = 0; k < n; k++) {
+                    double left = t[p][k], right = t[q][k];
+                    t[p][k] = c * left - s * right, t[q][k] = s * left + c * right;
+                    left = turned[k][p], right = turned[k][q];
+                    turned[k][p] = c * left - s * right, turned[k][q] = s * left + c * right;
+                }
+            }
+    long best = 0;
+    for (long i = 1; i < n; i++)
+        if (t[i][i] > t[best][best]) best = i;
+    for (long i = 0; i < n; i++) vector[i] = turned[i][best];
+}
+
+/* Replace u by the best vector in the DIMENSIONS that powers of W W^T span from it: Lanczos's method, orthogonalized twice. */
+static void span(const Layer *l, float *columns, float *basis) {
+    long n = outputs_of(l), found = 0;
+    double t[DIMENSIONS][DIMENSIONS] = {{0}}, vector[DIMENSIONS], size = 0.0;
+    make_unit(n, l->left);
+    memcpy(basis, l->left, n * sizeof(float));
+    for (long k = 0; k < DIMENSIONS; k++) {
+        float *following = basis + (k + 1) * n;
+        adjoint(l, basis + k * n, l->right, columns);
+        apply(l, l->right, following, columns);
+        found = k + 1;
+        for (int again = 0; again < 2; again++)
+            for (long j = 0; j <= k; j++) {
+                double part = inner(n, basis + j * n, following);
+                subtract(n, (float)part, basis + j * n, following);
+                if (j == k) t[k][k] += part;
+            }
+        size = fmax(size, t[k][k]);
+        double rest = make_unit(n, following);
+        if (k + 1 == DIMENSIONS || !(rest > 1e-6 * size)) break;
+        t[k][k + 1] = t[k + 1][k] = rest;
+    }
+    leading(found, t, vector);
+    memset(l->left, 0, n * sizeof(float));
+    for (long j = 0; j < found; j++) subtract(n, (float)-vector[j], basis + j * n, l->left);
+    make_unit(n, l->left);
+}
+
+/* v = W^T u and u = W v, of unit length, from the best u that Lanczos's method finds; then S = the gradient of <u, W v> in W. */
+static void iterate(Layer *l) {
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w;
     long together = rows_together(l);
     float *columns = l->scratch, *turned = columns + depth * together * l->out_w;
-    double before = 0.0, after = 0.0;
-    for (long t = 0; t < least || (t < most && after - before > settled * after); t++) {
-        memset(l->right, 0, l->in * l->height * l->width * sizeof(float));
-        for (long first = 0; first < l->out_h; first += together) {
-            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
-            memset(columns, 0, depth * size * sizeof(float));
-            add_product(depth, l->out, size, l->weight, 1, depth, l->left + first * l->out_w, positions, columns, size);
-            scatter(l, columns, first, rows, l->right);
-        }
-        before = make_unit(l->in * l->height * l->width, l->right);
-        memset(l->left, 0, l->out * positions * sizeof(float));
-        for (long first = 0; first < l->out_h; first += together) {
-            long rows = lesser(together, l->out_h - first), size = rows * l->out_w;
-            gather(l, l->right, first, rows, columns);
-            add_product(l->out, depth, size, l->weight, depth, 1, columns, size, l->left + first * l->out_w, positions);
-        }
-        after = make_unit(l->out * positions, l->left);
-    }
-    l->settled = !(after - before > settled * after);
+    span(l, columns, turned);
+    adjoint(l, l->left, l->right, columns);
+    make_unit(inputs_of(l), l->right);
+    apply(l, l->right, l->left, columns);
+    make_unit(outputs_of(l), l->left);
     /* S = u columns^T: one of the two sides is turned, so that the rows of the second factor are contiguous */
     memset(l->slope, 0, l->out * depth * sizeof(float));
     if (positions < l->out) {
@@ -159,10 +237,11 @@ static void iterate(Layer *l, long least, long most, double settled) {
 /* How many floats of scratch a layer needs. */
 long lowcurve_power_room(const Layer *l) {
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, made = depth * rows_together(l) * l->out_w;
-    return made + (positions < l->out ? made : l->out * (positions + depth));
+    long slope = positions < l->out ? made : l->out * (positions + depth), basis = (DIMENSIONS + 1) * outputs_of(l);
+    return made + (slope > basis ? slope : basis);
 }
 
-void lowcurve_power(long count, int threads, long least, long most, float settled, Layer *layers) {
+void lowcurve_power(long count, int threads, Layer *layers) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (long i = 0; i < count; i++) iterate(layers + i, least, most, settled);
+    for (long i = 0; i < count; i++) iterate(layers + i);
 }

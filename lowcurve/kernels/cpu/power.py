@@ -1,4 +1,4 @@
-"""Power iterations of many convolutions in one compiled call, a layer per thread."""
+"""The singular vectors of many convolutions in one compiled call, a layer per thread."""
 
 import ctypes
 from typing import Any
@@ -12,7 +12,7 @@ from lowcurve.kernels.engine import is_transformed
 
 
 def iterates(linear_map: Any, *tensors: Tensor) -> bool:
-    """Whether the loop can iterate a map: a plain convolution of images in float32 on the CPU, unobserved."""
+    """Whether the loop can follow a map: a plain convolution of images in float32 on the CPU, unobserved."""
     if LIBRARY is None or any(map(is_transformed, tensors)) or dispatch_modes_are_active():
         return False
     plain = linear_map.groups == 1 and not linear_map.circular and linear_map.dilation == (1, 1)
@@ -22,19 +22,10 @@ def iterates(linear_map: Any, *tensors: Tensor) -> bool:
     )
 
 
-def power_iterations(
-    maps: list[Any],
-    weights: list[Tensor],
-    left: list[Tensor],
-    right: list[Tensor],
-    least: int,
-    most: int,
-    settled: float,
-) -> tuple[list[Tensor], list[bool]]:
-    """Replace v by Wᵀu and u by W v, of unit length, `least` to `most` times for each layer.
+def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    """Replace u by the best vector in the ten dimensions that powers of W Wᵀ span from it, v by Wᵀu, u by W v.
 
-    Return each ∂⟨u, W v⟩/∂W, and which layers have settled: those where ‖W v‖ exceeds ‖Wᵀu‖ by no more than a part
-    `settled`. Between both is half an iteration.
+    Both get unit length. Return each ∂⟨u, W v⟩/∂W.
     """
     weights = [weight.contiguous() for weight in weights]
     slopes = [torch.empty_like(weight) for weight in weights]
@@ -44,9 +35,9 @@ def power_iterations(
     scratch = weights[0].new_empty(sum(rooms)).split(rooms)
     for layer, own in zip(layers, scratch, strict=True):
         layer.scratch = own.data_ptr()
-    LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), least, most, settled, ctypes.addressof(layers))
+    LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), ctypes.addressof(layers))
     torch.autograd.graph.increment_version([*left, *right])
-    return slopes, [bool(layer.settled) for layer in layers]
+    return slopes
 
 
 def _layer(m: Any, *tensors: Tensor) -> Layer:
