@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lowcurve.compat import foreach
+from lowcurve.compat import dispatch_modes_are_active, foreach
 from lowcurve.kernels.cpu import power
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
@@ -47,7 +47,8 @@ def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> object
         return _squarings
     if power.iterates(m, weight, left, right):
         return _compiled
-    return _lanczos if weight.device.type == "cpu" else _fixed
+    # A mode that looks on sees what other devices do: no number is asked for in the middle of a step.
+    return _lanczos if weight.device.type == "cpu" and not dispatch_modes_are_active() else _fixed
 
 
 @torch.library.custom_op("lowcurve::follow", mutates_args=("left", "right", "slope"))
