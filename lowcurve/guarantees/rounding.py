@@ -16,6 +16,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import Affine
 from lowcurve.guarantees.arithmetic import FLOAT64, Arithmetic
 from lowcurve.guarantees.network import Network
@@ -84,7 +85,7 @@ def slope_errors(net: Network, errors: list[Error]) -> list[Tensor]:
 @singledispatch
 def jacobian_error(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
     """Bound ‖Ĵ − J‖₂ of one step, where its input is off by `error`."""
-    raise NotImplementedError(f"no rounding bound for the derivative of {type(step).__name__}")
+    raise UserError(f"no rounding bound for the derivative of {type(step).__name__}; register `jacobian_error`")
 
 
 @jacobian_error.register
@@ -119,7 +120,7 @@ def underflow(step: Step, inputs: int, size: Tensor, arithmetic: Arithmetic) -> 
 @singledispatch
 def rounded(step: Step, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> Error:
     """Return the error of a step's output."""
-    raise NotImplementedError(f"no rounding bound for {type(step).__name__}")
+    raise UserError(f"no rounding bound is known for {type(step).__name__}; register `rounded` for it")
 
 
 @rounded.register
