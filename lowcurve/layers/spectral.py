@@ -34,9 +34,9 @@ _SCALES = 1e-36, 1e36  # within float32, with room for a norm that is larger or 
 class SpectralNorm(nn.Module):
     """The parametrization W ↦ W / σ(W), with σ = ⟨u, W v⟩ = ⟨W, S⟩ differentiable in W and u, v, S held constant.
 
-    In training the host layer's forward follows the weight; reading it does not. In eval mode `eval()` itself or the
-    first reading after a change of the weight computes S to convergence; u and v stay, so that training does not
-    notice an evaluation. `mark` is a checksum of the weight that S was computed from, 0 where that was in training.
+    In training the host layer's forward follows the weight. `eval()`, and in any mode the first reading after a change
+    of the weight, computes S to convergence; u and v stay, so that training does not notice that somebody looked.
+    `mark` is a checksum of the weight that S was computed from, 0 where that was in training.
     """
 
     left: Tensor
@@ -62,7 +62,7 @@ class SpectralNorm(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight divided by its operator norm."""
-        if not self.training:
+        if not self.training or (self.chain and weight is self.chain[0].original):
             self.refresh(weight)
         slope = self.slope
         if self.training and torch.compiler.is_compiling():
@@ -100,7 +100,7 @@ class SpectralNorm(nn.Module):
 
     @torch.no_grad()
     def refresh(self, weight: Tensor) -> None:
-        """Compute S to convergence unless it was for this very weight; a look at version numbers, mostly."""
+        """Compute S to convergence unless it belongs to this very weight; a look at version numbers, mostly."""
         if self.held or is_transformed(weight) or type(weight) not in (Tensor, nn.Parameter) or weight.is_meta:
             return
         if self._written(weight) == self.checked:
@@ -286,3 +286,5 @@ def _follow(layers: list[SpectralNorm]) -> None:
         left, right, slope, mark = ([getattr(s, n) for s in own] for n in ("left", "right", "slope", "mark"))
         foreach("copy_", slope, follow([s.map for s in own], weights, left, right, least))
         foreach("zero_", mark)
+        for spectral in own:
+            spectral.checked = spectral._written(spectral.given())

@@ -65,8 +65,24 @@ def test_the_norm_stays_one_after_every_step(make, rate: float, momentum: float)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if step % 8 == 0:  # whoever reads a weight before the next forward, in training mode
+                assert all(abs(norm_of(layer) - 1) < 1e-3 for layer in layers)
     net.eval()
     assert all(abs(norm_of(layer) - 1) < 1e-3 for layer in layers)
+
+
+def test_who_reads_a_weight_leaves_no_trace_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = conv_net().train(), torch.rand(4, 1, 8, 8)
+    net(x).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    twin = copy.deepcopy(net)
+    assert abs(norm_of(net[0]) - 1) < 1e-3
+    assert torch.equal(net(x), twin(x))
+    monkeypatch.setattr(type(spectral_of(net[0])), "_largest", lambda *_: pytest.fail("the forward followed it"))
+    assert all(layer.weight.isfinite().all() for _, layer, _ in normalized_layers(net))
+    net(x).sum().backward()
 
 
 def blocks(kind: str, scales: list[float]) -> tuple[nn.Module, Tensor]:
