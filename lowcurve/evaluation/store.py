@@ -19,7 +19,6 @@ from lowcurve.files import append, read_bytes
 from lowcurve.training.runs import Run
 
 FILE = "measurements.jsonl"
-Measurements = list[dict[str, Any]]
 
 
 def take(task: Task, subject: Subject, folder: Path) -> None:
@@ -45,9 +44,9 @@ def take(task: Task, subject: Subject, folder: Path) -> None:
     append(folder / FILE, "\n" * _torn(folder / FILE) + content + "\n")
 
 
-def taken(folder: Path) -> Measurements:
+def taken(folder: Path) -> list[dict[str, Any]]:
     """Return what was measured of a run's weights, oldest first; what is damaged is left out, to be taken again."""
-    found: Measurements = []
+    found: list[dict[str, Any]] = []
     for path in sorted((folder / "experiments").glob("*.json")):
         try:
             found.append({"name": path.stem, **check(Taken, read_json(path), path)})

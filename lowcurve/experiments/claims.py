@@ -10,13 +10,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lowcurve.errors import UserError
 
+if TYPE_CHECKING:
+    from lowcurve.evaluation.schema import Verdict
+
 Cell = tuple[str, str]  # (row key, column key)
 Lookup = Callable[[Cell], float | None]
-Verdict = Literal["holds", "does not hold", "cannot tell", "not measured"]
 OURS: Literal["project"] = "project"  # a target of this project, not a claim of the paper
 
 _CELL = r"(\w[^][]*)\[([^][]+)\]"
@@ -56,7 +58,7 @@ class Claim:
         """What the quantity is compared with."""
         return float(self._parts[-1])
 
-    def evaluate(self, lookup: Lookup) -> float | None:
+    def value(self, lookup: Lookup) -> float | None:
         """Return the quantity, or None where a cell is missing or the quantity has no value."""
         left, *more = (lookup(cell) for cell in self.cells)
         if left is None or not more:
@@ -68,7 +70,7 @@ class Claim:
             return left / right if right else None
         return left - right
 
-    def judge(self, value: float | None) -> Verdict:
+    def judge(self, value: float | None) -> "Verdict":
         """Compare a quantity with the threshold."""
         if value is None or math.isnan(value):
             return "not measured"
@@ -82,8 +84,8 @@ def verdicts(
     """Judge each claim on the means, on each seed alone, and on the paper's numbers."""
     judged = []
     for claim in claims:
-        value, printed = claim.evaluate(ours), claim.evaluate(paper)
-        seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.evaluate(lookup)) is not None}
+        value, printed = claim.value(ours), claim.value(paper)
+        seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.value(lookup)) is not None}
         alone = [claim.judge(found) for found in seeds.values()]
         judged.append(
             {

@@ -11,7 +11,7 @@ from lowcurve.experiments.experiment import Column, Experiment, printed, rows
 from lowcurve.progress import track
 
 if TYPE_CHECKING:
-    from lowcurve.experiments.grid import Cell
+    from lowcurve.experiments.grid import PlannedRun
     from lowcurve.experiments.presets import Preset
 
 TURNS = 3
@@ -26,7 +26,7 @@ SECONDS = {  # on a GTX 1080 Ti ("~")
 }
 
 
-def time_epochs(cells: "Sequence[Cell]", preset: "Preset") -> tuple[str, dict[str, dict[int, dict[str, Any]]]]:
+def time_epochs(runs: "Sequence[PlannedRun]", preset: "Preset") -> tuple[str, dict[str, dict[int, dict[str, Any]]]]:
     """Train some images of each run in `TURNS` turns; return the setting, and median speeds by row and seed.
 
     Every turn goes once through all methods, so that a change of load falls on all of them.
@@ -36,35 +36,35 @@ def time_epochs(cells: "Sequence[Cell]", preset: "Preset") -> tuple[str, dict[st
     from lowcurve.data import load_dataset
     from lowcurve.experiments.records import MODEL_TITLES
 
-    data = cells[0].config.data
+    data = runs[0].config.data
     dataset = load_dataset(data.name, data.dir).subset(data.limit_train, data.limit_test)
-    speeds: dict[str, list[float]] = {cell.row.key: [] for cell in cells}
+    speeds: dict[str, list[float]] = {planned.row.key: [] for planned in runs}
     with TemporaryDirectory() as folder:
-        turns = [(turn, cell) for turn in range(TURNS) for cell in cells]
-        for turn, cell in track(turns, "timing"):
-            speeds[cell.row.key].append(_speed(cell, preset.epoch_images, Path(folder) / str(turn)))
+        turns = [(turn, planned) for turn in range(TURNS) for planned in runs]
+        for turn, planned in track(turns, "timing"):
+            speeds[planned.row.key].append(_speed(planned, preset.epoch_images, Path(folder) / str(turn)))
     medians = {row: statistics.median(found) for row, found in speeds.items()}
-    model = cells[0].config.model
+    model = runs[0].config.model
     title = MODEL_TITLES.get(model.name, model.name)
     setting = f"{dataset.title}, {title} of width {model.width}, {torch.get_num_threads()} thread(s)"
     return setting, {
-        cell.row.key: {
-            cell.seed: {
-                "images_per_second": medians[cell.row.key],
-                "epoch_seconds": len(dataset.train) / medians[cell.row.key],
-                "relative_seconds": medians["standard"] / medians[cell.row.key] if "standard" in medians else None,
+        planned.row.key: {
+            planned.seed: {
+                "images_per_second": medians[planned.row.key],
+                "epoch_seconds": len(dataset.train) / medians[planned.row.key],
+                "relative_seconds": medians["standard"] / medians[planned.row.key] if "standard" in medians else None,
             }
         }
-        for cell in cells
+        for planned in runs
     }
 
 
-def _speed(cell: "Cell", images: int, output: Path) -> float:
+def _speed(planned: "PlannedRun", images: int, output: Path) -> float:
     from lowcurve.training.loop import train
 
-    data = cell.config.data.model_copy(update={"limit_train": images, "limit_test": 10})
-    short = cell.config.train.model_copy(update={"epochs": 1})
-    run = train(cell.config.model_copy(update={"output": output, "data": data, "train": short}))
+    data = planned.config.data.model_copy(update={"limit_train": images, "limit_test": 10})
+    short = planned.config.train.model_copy(update={"epochs": 1})
+    run = train(planned.config.model_copy(update={"output": output, "data": data, "train": short}))
     return float(run.metrics[0]["images_per_second"])
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.evaluation.measurement import Task
-from lowcurve.experiments.grid import Cell
+from lowcurve.experiments.grid import PlannedRun
 from lowcurve.files import make_folder, writing
 from lowcurve.training.machine import flushed_denormals, kept_memory
 
@@ -36,21 +36,21 @@ class Job(Protocol):
 Submit = Callable[..., Job]
 
 
-def perform(cell: Cell, tasks: Sequence[Task]) -> None:
-    """Train the run of `cell` unless it is trained, then take the measurements that it lacks."""
+def perform(planned: PlannedRun, tasks: Sequence[Task]) -> None:
+    """Train the run of `planned` unless it is trained, then take the measurements that it lacks."""
     from lowcurve.evaluation.store import missing, take
     from lowcurve.evaluation.subject import resolve
     from lowcurve.training.loop import train
     from lowcurve.training.network import own_factory
 
-    if not cell.trained:
-        train(cell.config, resume="auto")
-    if lacking := missing(cell.folder, tasks):
+    if not planned.trained:
+        train(planned.config, resume="auto")
+    if lacking := missing(planned.folder, tasks):
         # the function that makes a network is the one that the user's recipe names, not the folder's
-        subject = resolve(cell.folder, data_dir=cell.config.data.dir, trust=own_factory(cell.config))
+        subject = resolve(planned.folder, data_dir=planned.config.data.dir, trust=own_factory(planned.config))
         with flushed_denormals(), kept_memory():
             for task in lacking:
-                take(task, subject, cell.folder)
+                take(task, subject, planned.folder)
 
 
 @contextmanager
@@ -119,12 +119,14 @@ def _here(task: Callable[..., Any], *arguments: Any) -> Job:
     return job
 
 
-def wait(jobs: Mapping[Cell, Job], tick: Callable[[], None], finished: Callable[[Cell, str | None], None]) -> None:
-    """Call `tick` twice a second and `finished(cell, error)` for each job as it ends."""
+def wait(
+    jobs: Mapping[PlannedRun, Job], tick: Callable[[], None], finished: Callable[[PlannedRun, str | None], None]
+) -> None:
+    """Call `tick` twice a second and `finished(planned, error)` for each job as it ends."""
     waiting = dict(jobs)
     while waiting:
-        for cell in [cell for cell, job in waiting.items() if job.done()]:
-            finished(cell, _error(waiting.pop(cell)))
+        for planned in [planned for planned, job in waiting.items() if job.done()]:
+            finished(planned, _error(waiting.pop(planned)))
         tick()
         if waiting:
             time.sleep(0.5)

@@ -8,10 +8,10 @@ from lowcurve.evaluation.measurement import Measurement
 from lowcurve.experiments.claims import Claim
 
 if TYPE_CHECKING:
-    from lowcurve.experiments.grid import Cell
+    from lowcurve.experiments.grid import PlannedRun
     from lowcurve.experiments.presets import Preset
 
-Number = tuple[float, float | None]  # mean and spread over runs, as the paper prints it
+Printed = tuple[float, float | None]  # mean and spread over runs, as the paper prints it
 Measured = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row key -> seed -> what was measured
 
 
@@ -66,13 +66,13 @@ class Experiment:
     data: str = "cifar100"
     model: str = "resnet18"
     curves: tuple[Curve, ...] = ()
-    paper: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)  # row key -> column key -> number
+    paper: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)  # row key -> column key -> number
     claims: tuple[Claim, ...] = ()
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}  # more values from those measured
     extend: Callable[[Measured], Mapping[str, Any]] = lambda measured: {}  # more curves, pictures
     notes: tuple[str, ...] = ()
     # for what only a comparison can tell: measures untrained runs together and says in what setting
-    together: "Callable[[Sequence[Cell], Preset], tuple[str, Measured]] | None" = None
+    together: "Callable[[Sequence[PlannedRun], Preset], tuple[str, Measured]] | None" = None
     command: str = ""  # what makes it, where that is not `lowcurve reproduce NAME`
     seeds: tuple[int, ...] = ()  # fewer than the preset's, where one is enough
 
@@ -110,7 +110,7 @@ def _label(method: str) -> str:
     return find_method(method).title
 
 
-def printed(columns: Sequence[str], numbers: Mapping[str, Sequence[float | Number]]) -> dict[str, dict[str, Number]]:
+def printed(columns: Sequence[str], numbers: Mapping[str, Sequence[float | Printed]]) -> dict[str, dict[str, Printed]]:
     """Return the paper's numbers by row and column; a number without a spread may stand alone.
 
     >>> printed(["accuracy"], {"standard": [77.4]})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class PlannedRun:
     """One run of an experiment: its row, its seed, its configuration."""
 
     row: Row
@@ -44,7 +44,7 @@ class Cell:
         return (self.folder / "summary.json").exists()
 
 
-def cells(
+def planned_runs(
     experiment: Experiment,
     preset: Preset,
     output: Path,
@@ -54,7 +54,7 @@ def cells(
     rows: Sequence[str] = (),
     seeds: Sequence[int] = (),
     overrides: Mapping[str, Any] | None = None,
-) -> list[Cell]:
+) -> list[PlannedRun]:
     """Return the runs of `experiment`, seed by seed, so that a first whole table comes early.
 
     `data` takes the place of the preset's data set; `rows` and `seeds` choose from the experiment's; `overrides`
@@ -63,7 +63,7 @@ def cells(
     chosen = [row for row in experiment.rows if not rows or row.key in rows]
     swapped, model = preset.setting(experiment.data, experiment.model)
     return [
-        Cell(row, seed, _config(row, seed, preset, (data or swapped, model), output, data_dir, overrides or {}))
+        PlannedRun(row, seed, _config(row, seed, preset, (data or swapped, model), output, data_dir, overrides or {}))
         for seed in (seeds or experiment.seeds or preset.seeds)
         for row in chosen
     ]

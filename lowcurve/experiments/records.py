@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowcurve.evaluation.schema import Record, Taken, check, read_json
-from lowcurve.experiments.grid import Cell
+from lowcurve.experiments.grid import PlannedRun
 from lowcurve.files import make_folder, own_folder, write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
 from lowcurve.training.runs import Run
@@ -25,10 +25,10 @@ MODEL_TITLES = {
 }
 
 
-def describe(cell: Cell) -> str:
+def describe(planned: PlannedRun) -> str:
     """Say in one line how a run went."""
-    summary = Run(cell.folder).summary
-    return f"{cell.name}: accuracy {100 * summary['accuracy']:.2f} %, trained in {summary['seconds']:.0f} s"
+    summary = Run(planned.folder).summary
+    return f"{planned.name}: accuracy {100 * summary['accuracy']:.2f} %, trained in {summary['seconds']:.0f} s"
 
 
 def setting(run: Run) -> str:
@@ -38,23 +38,23 @@ def setting(run: Run) -> str:
     return f"{data['title']}, {model} of width {config.model.width}, {config.train.epochs} epochs"
 
 
-def update_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Add measurements to the record of a run below `folder`, which is begun if need be, and return it."""
-    former = read_record(folder, cell)
+    former = read_record(folder, planned)
     known = {**former.get("measurements", {}), **{name: _brief(taken) for name, taken in measurements.items()}}
     if former and former["measurements"] == known:
         return former
-    run = Run(cell.folder)
+    run = Run(planned.folder)
     recipe = dump_config(portable(run.config))
-    path = own_folder(make_folder(folder), "recipes") / f"{cell.name}.toml"
+    path = own_folder(make_folder(folder), "recipes") / f"{planned.name}.toml"
     write_atomic(path, recipe)
     epochs = run.metrics
     last = epochs[-1] if epochs else {}
     record = {
-        "name": cell.name,
+        "name": planned.name,
         "setting": setting(run),
-        "method": cell.config.method.name,
-        "seed": cell.seed,
+        "method": planned.config.method.name,
+        "seed": planned.seed,
         "command": f"lowcurve train {path.as_posix()}",
         "recipe": recipe,
         "environment": {key: value for key, value in run.environment.items() if key != "command"},
@@ -63,17 +63,17 @@ def update_record(folder: Path, cell: Cell, measurements: Mapping[str, Mapping[s
         "gamma": last.get("gamma", {}),
         "measurements": known,
     }
-    write_json(_path(folder, cell.name), record)
+    write_json(_path(folder, planned.name), record)
     return record
 
 
-def read_record(folder: Path, cell: Cell) -> dict[str, Any]:
+def read_record(folder: Path, planned: PlannedRun) -> dict[str, Any]:
     """Return the record of a run below `folder`, empty where there is none or the run was trained anew since then."""
-    path = _path(folder, cell.name)
+    path = _path(folder, planned.name)
     if not path.exists():
         return {}
     record = check(Record, read_json(path), path)
-    anew = cell.trained and record["environment"].get("started") != Run(cell.folder).environment["started"]
+    anew = planned.trained and record["environment"].get("started") != Run(planned.folder).environment["started"]
     return {} if anew else record
 
 

@@ -17,7 +17,7 @@ from lowcurve.evaluation.store import find, missing, taken
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import Submit, open_pool, perform, wait
 from lowcurve.experiments.experiment import Experiment, Measured
-from lowcurve.experiments.grid import Cell, cells
+from lowcurve.experiments.grid import PlannedRun, planned_runs
 from lowcurve.experiments.presets import PRESETS, Preset
 from lowcurve.experiments.records import describe, on_record, read_record, update_record
 from lowcurve.experiments.results import Result, tabulate
@@ -87,9 +87,9 @@ class Request:
         """Those seeds and the ones asked for."""
         return sorted({*self.own_seeds, *self.seeds})
 
-    def grid(self, *, whole: bool = False) -> list[Cell]:
+    def grid(self, *, whole: bool = False) -> list[PlannedRun]:
         """Return the runs asked for, or all of the experiment's."""
-        return cells(
+        return planned_runs(
             self.experiment,
             self.preset,
             self.output,
@@ -155,49 +155,51 @@ def reproduce_all(
             yield result
 
 
-def _pending(asked: Request) -> list[Cell]:
+def _pending(asked: Request) -> list[PlannedRun]:
     """Return the runs that are not trained, or lack a measurement."""
-    pending = [cell for cell in asked.grid() if not cell.trained or missing(cell.folder, asked.tasks)]
-    return [cell for cell in pending if not (asked.skip_recorded and _answered(asked, cell))]
+    pending = [planned for planned in asked.grid() if not planned.trained or missing(planned.folder, asked.tasks)]
+    return [planned for planned in pending if not (asked.skip_recorded and _answered(asked, planned))]
 
 
-def _answered(asked: Request, cell: Cell) -> bool:
+def _answered(asked: Request, planned: PlannedRun) -> bool:
     """Whether all that this experiment measures of a run is on record, pictures included."""
-    known = _known(asked, cell)
+    known = _known(asked, planned)
     return all(task.name in known and not known[task.name].get("left_out") for task in asked.answers)
 
 
-def run_grid(asked: Request, pending: Sequence[Cell], say: Say, submit: Submit) -> dict[str, str]:
+def run_grid(asked: Request, pending: Sequence[PlannedRun], say: Say, submit: Submit) -> dict[str, str]:
     """Train and measure `pending` runs; return the errors of those that failed, by name."""
     failures: dict[str, str] = {}
     say(f"{asked.name}: {len(pending)} of {len(asked.grid())} runs to do")
 
-    def finished(cell: Cell, error: str | None) -> None:
+    def finished(planned: PlannedRun, error: str | None) -> None:
         if error is not None:
-            failures[cell.name] = error
-        say(f"failed {cell.name}: {error}" if error else f"done   {describe(cell)}")
+            failures[planned.name] = error
+        say(f"failed {planned.name}: {error}" if error else f"done   {describe(planned)}")
         collect(asked).save(asked.results)
 
-    jobs = {cell: submit(perform, cell, asked.tasks) for cell in pending}
-    parts = {cell: cell.config.train.epochs + len(asked.tasks) for cell in pending}
+    jobs = {planned: submit(perform, planned, asked.tasks) for planned in pending}
+    parts = {planned: planned.config.train.epochs + len(asked.tasks) for planned in pending}
     with bars() as display:
         task = display.add_task(asked.name, total=sum(parts.values()), note="")
 
         def tick() -> None:
-            done = {cell: _parts_done(asked, cell) for cell in pending}
-            running = [f"{cell.row.key} {n}/{parts[cell]}" for cell, n in done.items() if 0 < n < parts[cell]]
+            done = {planned: _parts_done(asked, planned) for planned in pending}
+            running = [
+                f"{planned.row.key} {n}/{parts[planned]}" for planned, n in done.items() if 0 < n < parts[planned]
+            ]
             display.update(task, completed=sum(done.values()), note=", ".join(running[: asked.jobs]))
 
         wait(jobs, tick, finished)
     return failures
 
 
-def _parts_done(asked: Request, cell: Cell) -> int:
+def _parts_done(asked: Request, planned: PlannedRun) -> int:
     """Count finished epochs and measurements of a run."""
-    if cell.trained:
-        return cell.config.train.epochs + len(asked.tasks) - len(missing(cell.folder, asked.tasks))
+    if planned.trained:
+        return planned.config.train.epochs + len(asked.tasks) - len(missing(planned.folder, asked.tasks))
     try:
-        return read_bytes(cell.folder / "metrics.jsonl").count(b"\n")
+        return read_bytes(planned.folder / "metrics.jsonl").count(b"\n")
     except OSError:
         return 0
 
@@ -238,14 +240,16 @@ def collect(asked: Request) -> Result:
     measured: dict[str, dict[int, dict[str, Any]]] = {}
     runs: dict[str, list[str]] = {}
     setting = ""
-    for cell in asked.grid(whole=True):
-        known = _known(asked, cell)
+    for planned in asked.grid(whole=True):
+        known = _known(asked, planned)
         if not known:
             continue
-        record = update_record(asked.records, cell, known) if cell.trained else read_record(asked.records, cell)
+        record = (
+            update_record(asked.records, planned, known) if planned.trained else read_record(asked.records, planned)
+        )
         values = {key: value for found in known.values() for key, value in found["values"].items()}
-        measured.setdefault(cell.row.key, {})[cell.seed] = values
-        runs.setdefault(cell.row.key, []).append(cell.name)
+        measured.setdefault(planned.row.key, {})[planned.seed] = values
+        runs.setdefault(planned.row.key, []).append(planned.name)
         setting = record["setting"]
     try:
         return _with_former_pictures(asked, assemble(asked, measured, runs, setting))
@@ -256,9 +260,9 @@ def collect(asked: Request) -> Result:
         ) from error
 
 
-def _known(asked: Request, cell: Cell) -> dict[str, dict[str, Any]]:
+def _known(asked: Request, planned: PlannedRun) -> dict[str, dict[str, Any]]:
     """Return what is known of a run for this experiment: measured beside the run, or else on record."""
-    known = on_record(read_record(asked.records, cell)) + (taken(cell.folder) if cell.trained else [])
+    known = on_record(read_record(asked.records, planned)) + (taken(planned.folder) if planned.trained else [])
     return {task.name: one for task in asked.answers if (one := find(known, task)) is not None}
 
 

@@ -16,8 +16,6 @@ from lowcurve.experiments.claims import Cell, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.files import write_json
 
-Values = Mapping[str, Any]  # what was measured of one run: scalars and lists by key
-
 
 @dataclass(frozen=True)
 class Result:
@@ -108,7 +106,7 @@ def tabulate(experiment: Experiment, measured: Measured, runs: Mapping[str, list
     }
 
 
-def _cell(column: Column, seeds: Mapping[int, Values]) -> dict[str, Any] | None:
+def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
     values = {
         str(seed): value * column.scale
         for seed, found in sorted(seeds.items())

@@ -16,7 +16,7 @@ from lowcurve.observe import observing
 from lowcurve.random import generator
 from lowcurve.types import Geometry
 
-METHODS = ("lanczos", "power")
+ESTIMATORS = ("lanczos", "power")
 # ε of the paper's C = ‖∇²f‖ / (‖∇f‖ + ε): far below any gradient that float32 can tell from zero.
 EPSILON = 1e-12
 
@@ -57,7 +57,7 @@ def curvature(
     True
     """
     checks.usable(model)
-    checks.choice(METHODS, method=method)
+    checks.choice(ESTIMATORS, method=method)
     checks.number(above=0, tol=tol, stand_in=1.0 if stand_in is None else stand_in)
     checks.whole(1, max_iterations=max_iterations, memory=memory)
     checks.whole(seed=seed)

@@ -29,7 +29,7 @@ _NUMBERS = (
 )
 # Functions and methods that stand for a module, beside those that surgery knows.
 _ACTIVATIONS: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
-    **{function: found for function, found in rules.FUNCTIONS.items() if found[0] in constants.registry},
+    **{function: found for function, found in rules.MODULE_OF.items() if found[0] in constants.registry},
     **dict.fromkeys([torch.tanh, Tensor.tanh, Tensor.tanh_, F.tanh], (nn.Tanh, ())),
     **dict.fromkeys([torch.sigmoid, Tensor.sigmoid, Tensor.sigmoid_, F.sigmoid], (nn.Sigmoid, ())),
 }

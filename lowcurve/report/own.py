@@ -7,18 +7,17 @@ from typing import Any
 
 from lowcurve.environment import environment
 from lowcurve.errors import UserError
+from lowcurve.evaluation.measurement import Values
 from lowcurve.evaluation.names import data_name
 from lowcurve.evaluation.schema import Record, ResultFile, check
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, Row
 from lowcurve.experiments.records import EPOCH_KEYS, setting
 from lowcurve.experiments.results import Result, find_results, load_results, tabulate
 from lowcurve.report import own_files
-from lowcurve.report.own_files import Values
 from lowcurve.training.config import dump_config
 from lowcurve.training.runs import Run
 
-PRESET = "own"
-NAMES = {"beta": "mean β", "gamma": "mean γ", "sigma": "mean σ", "curvature": "penalty on β and γ"}
+TITLES = {"beta": "mean β", "gamma": "mean γ", "sigma": "mean σ", "curvature": "penalty on β and γ"}
 ORDER = ("loss", "test_accuracy", "beta", "gamma", "sigma", "cross_entropy", "train_accuracy", "test_loss")
 
 
@@ -44,7 +43,7 @@ def own_results(folders: Sequence[Path]) -> tuple[list[Result], dict[str, dict[s
     """Return a result per kind of measurement that any of the runs has, and the record of each run."""
     runs = {name: Run(folder) for name, folder in _named(folders).items()}
     results, flat = [], {}
-    for kind, (read, experiment, verb) in KINDS.items():
+    for kind, (read, experiment, verb) in TABLES.items():
         values = {name: found for name, run in runs.items() if (found := read(run))}
         flat[kind] = values
         if values:
@@ -68,7 +67,7 @@ def _result(experiment: Experiment, runs: Mapping[str, Run], values: Mapping[str
         "experiment": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
-        "preset": PRESET,
+        "preset": "own",
         "setting": "; ".join(dict.fromkeys(_setting(runs[name]) for name in values)),
         "command": "; ".join(f"{verb} {runs[name].folder}" for name in values),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -130,13 +129,13 @@ def _training(values: Mapping[str, Values]) -> Experiment:
     columns = [
         Column("test_accuracy", "Test accuracy (%)", 2, "high", 100.0),
         Column("train_accuracy", "Training accuracy (%)", 2, "high", 100.0),
-        *(Column(key, NAMES.get(key, key.replace("_", " ")), 4) for key in ordered if "accuracy" not in key),
+        *(Column(key, TITLES.get(key, key.replace("_", " ")), 4) for key in ordered if "accuracy" not in key),
         Column("epochs", "Epochs", 0, "none"),
     ]
     plain = {"loss", "cross_entropy", "test_loss"}
     columns = [column if column.key in plain or column.better != "low" else _neutral(column) for column in columns]
     curves = [
-        Curve(f"{key}_epochs", f"{key}_curve", "epoch", NAMES.get(key, key.replace("_", " ")) + _unit(key))
+        Curve(f"{key}_epochs", f"{key}_curve", "epoch", TITLES.get(key, key.replace("_", " ")) + _unit(key))
         for key in ordered
         if key != "images_per_second"
     ]
@@ -218,8 +217,8 @@ def _explanations(values: Mapping[str, Values]) -> Experiment:
     return _experiment("explanations", "Explanations under noise", values, columns, [])
 
 
-Kind = tuple[Callable[[Run], Values], Callable[[Mapping[str, Values]], Experiment], str]
-KINDS: dict[str, Kind] = {
+OwnTable = tuple[Callable[[Run], Values], Callable[[Mapping[str, Values]], Experiment], str]
+TABLES: dict[str, OwnTable] = {
     "training": (own_files.training, _training, "lowcurve train --resume auto"),
     "geometry": (own_files.geometry, _geometry, "lowcurve measure"),
     "attacks": (own_files.attacks, _attacks, "lowcurve attack"),

@@ -5,22 +5,22 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from lowcurve.evaluation.measurement import Values
 from lowcurve.evaluation.schema import Count, Name, Number, Numbers, Part, Text, check, read_json
 from lowcurve.training.runs import Run
 
-Values = dict[str, Any]
 MEASURES = ("gradient_norm", "hessian_norm", "curvature", "margin_curvature")
 PERCENT = 100.0
 
 
-class Summary(Part):
+class SummaryPart(Part):
     """The distribution of a measure over samples."""
 
     mean: Number | None
     median: Number | None
 
 
-class Stability(Part):
+class StabilityPart(Part):
     """How a gradient changes with the distance."""
 
     radii: Numbers
@@ -32,11 +32,11 @@ class MeasureFile(Part):
     """`RUN/measure/summary.json`."""
 
     settings: dict[Name, JsonValue]
-    geometry: dict[Literal["train", "test"], dict[Name, Number | Summary | None]]
-    stability: dict[Name, Stability]
+    geometry: dict[Literal["train", "test"], dict[Name, Number | SummaryPart | None]]
+    stability: dict[Name, StabilityPart]
 
 
-class Attacked(Part):
+class AttackedPart(Part):
     """What an attack leaves at a radius."""
 
     attack: Name
@@ -50,10 +50,10 @@ class AttackFile(Part):
 
     norm: Text
     flags: list[Text]
-    table: list[Attacked]
+    table: list[AttackedPart]
 
 
-class Layer(Part):
+class LayerPart(Part):
     """A layer's constants."""
 
     name: Text
@@ -70,10 +70,10 @@ class CertifyFile(Part):
     vacuous: bool
     median: dict[Name, Number | None]
     certified_accuracy: dict[Name, Number]
-    layers: list[Layer]
+    layers: list[LayerPart]
 
 
-class ExplainedSide(Part):
+class ExplainedPart(Part):
     """One side of a bound on explanations, by radius; null where there is no bound."""
 
     relative: list[Number | None]
@@ -88,12 +88,12 @@ class ExplainFile(Part):
     radii: Numbers
     crossings: Count
     stable: Numbers
-    certified: ExplainedSide
-    attacked: ExplainedSide
+    certified: ExplainedPart
+    attacked: ExplainedPart
 
 
-class Explained(Part):
-    """How alike the explanations of a model are before and after noise."""
+class NoiseFile(Part):
+    """`RUN/attack/explanations.json`: how alike the explanations of a model are before and after noise."""
 
     method: Text
     radius: Number
@@ -186,7 +186,7 @@ def certified_explanations(run: Run) -> Values:
 def explanations(run: Run) -> Values:
     """Return how alike explanations are before and after noise."""
     path = run.folder / "attack" / "explanations.json"
-    return check(Explained, read_json(path), path) if path.exists() else {}
+    return check(NoiseFile, read_json(path), path) if path.exists() else {}
 
 
 def _read(kind: type[Part], folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class FunctionCall:
 
 
 @dataclass
-class Record:
+class ForwardRecord:
     """What one module's own forward did; counts are the largest over its invocations."""
 
     functions: dict[Callable[..., Any], list[FunctionCall]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Record:
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     input_sizes: list[tuple[int, ...]] = field(default_factory=list)
 
-    def merge(self, other: "Record") -> None:
+    def merge(self, other: "ForwardRecord") -> None:
         """Add what another invocation of the same module did."""
         self.calls |= other.calls
         for function, calls in other.functions.items():
@@ -62,9 +62,9 @@ class Probe(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records: dict[nn.Module, Record] = {}
+        self.records: dict[nn.Module, ForwardRecord] = {}
         self.output: Any = None
-        self._stack: list[tuple[nn.Module, Record]] = []
+        self._stack: list[tuple[nn.Module, ForwardRecord]] = []
         self._made: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensor is kept, so that its id stays its own
         self._readers: defaultdict[nn.Module, list[nn.Module | None]] = defaultdict(list)
 
@@ -110,7 +110,7 @@ class Probe(TorchFunctionMode):
         """Forward pre-hook: a module starts."""
         if self._stack:
             self._stack[-1][1].calls[module] += 1
-        record = Record(arguments=(args, kwargs))
+        record = ForwardRecord(arguments=(args, kwargs))
         first = next(tensors((args, kwargs)), None)
         if isinstance(module, LINEAR_LAYERS[1:]) and first is not None:
             dims = len(module.kernel_size)
@@ -120,14 +120,14 @@ class Probe(TorchFunctionMode):
     def leave(self, module: nn.Module, *_unused: Any) -> None:
         """Forward hook: a module ends."""
         _, record = self._stack.pop()
-        known = self.records.setdefault(module, Record())
+        known = self.records.setdefault(module, ForwardRecord())
         known.merge(record)
         known.invocations += 1
 
     def join(self, other: "Probe") -> None:
         """Add what another run called; outputs, readers and numbers of invocations stay those of this run."""
         for module, record in other.records.items():
-            self.records.setdefault(module, Record()).merge(record)
+            self.records.setdefault(module, ForwardRecord()).merge(record)
 
     def finish(self, output: Any) -> None:
         """Keep the output; what the model returns is read by its caller too."""

@@ -17,7 +17,7 @@ from lowcurve.layers.traits import smooth
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.surgery.probe import LINEAR_LAYERS, Probe, probe
 from lowcurve.surgery.report import where
-from lowcurve.surgery.rules import FUNCTIONS, LINEAR_FUNCTIONS, MATRIX_PRODUCTS, REFUSED, refusal
+from lowcurve.surgery.rules import LINEAR_FUNCTIONS, MATRIX_PRODUCTS, MODULE_OF, REFUSED, refusal
 
 _WRAPPERS = {
     "DistributedDataParallel": "convert model.module, then wrap the result",
@@ -156,7 +156,7 @@ def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str
             )
         if function is nn.functional.batch_norm and not isinstance(module, NORMS_WITH_STATISTICS):
             yield "batchnorm", "batch_norm is called as a function; use nn.BatchNorm1d or 2d, or batchnorm=False"
-        stands_for = FUNCTIONS.get(function, (None,))[0]
+        stands_for = MODULE_OF.get(function, (None,))[0]
         if stands_for in (nn.PReLU, nn.RReLU) and not isinstance(module, stands_for):
             yield REFUSED[stands_for]
 

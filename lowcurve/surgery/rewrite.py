@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 from lowcurve.compat import DROPOUTS, children, forget_tracer
 from lowcurve.errors import UserError
 from lowcurve.surgery.inlined import inline
-from lowcurve.surgery.probe import Record, tensors
-from lowcurve.surgery.rules import FUNCTIONS, REPLACED, activation_rule
+from lowcurve.surgery.probe import ForwardRecord, tensors
+from lowcurve.surgery.rules import MODULE_OF, REPLACED, activation_rule
 
 _REMEDY = (
     "call activations as modules, one nn.ReLU() per place, or move the part of the forward that calls them into "
@@ -33,7 +33,7 @@ class ChildrenAreLeaves(fx.Tracer):
         return True
 
 
-def rewrite(module: nn.Module, record: Record, where: str, origins: dict[nn.Module, str]) -> None:
+def rewrite(module: nn.Module, record: ForwardRecord, where: str, origins: dict[nn.Module, str]) -> None:
     """Write the forward of `module` out, with every activation in it a module; the rest of `module` stays."""
     made: dict[str, nn.Module] = {}
     found: dict[nn.Module, str] = {}
@@ -68,7 +68,7 @@ def rewrite(module: nn.Module, record: Record, where: str, origins: dict[nn.Modu
             delattr(module, name)  # every call of it has a module of its own
 
 
-def _constants(module: nn.Module, record: Record) -> dict[str, Any]:
+def _constants(module: nn.Module, record: ForwardRecord) -> dict[str, Any]:
     """Return the arguments of the recorded call that hold no tensor: flags and None, on which a forward may branch."""
     assert record.arguments is not None
     args, kwargs = record.arguments
@@ -91,7 +91,7 @@ def _restore_parameter_names(graph: fx.Graph, module: nn.Module) -> None:
             node.target = str(node.target).removesuffix("_1")
 
 
-def _container_places(module: nn.Module, record: Record) -> dict[nn.Module, list[str]]:
+def _container_places(module: nn.Module, record: ForwardRecord) -> dict[nn.Module, list[str]]:
     """Return where each activation stands in a list, dict or sequence of modules whose items the forward calls itself.
 
     Such a place gets the activation's new module, so that indexing (`model.layers[2]`) finds what is called.
@@ -146,9 +146,9 @@ def _module_of(node: fx.Node, owner: nn.Module) -> tuple[nn.Module | None, str, 
             return None, "", False
         return copy.deepcopy(module), "", bool(getattr(module, "inplace", False))
     function = getattr(Tensor, str(node.target), None) if node.op == "call_method" else node.target
-    if node.op not in ("call_method", "call_function") or function not in FUNCTIONS:
+    if node.op not in ("call_method", "call_function") or function not in MODULE_OF:
         return None, "", False
-    kind = FUNCTIONS[function][0]
+    kind = MODULE_OF[function][0]
     if kind not in REPLACED and not issubclass(kind, DROPOUTS):
         return None, "", False
     module = module_for(function, node.args[1:], {k: v for k, v in node.kwargs.items() if k != "input"})
@@ -158,7 +158,7 @@ def _module_of(node: fx.Node, owner: nn.Module) -> tuple[nn.Module | None, str, 
 
 def module_for(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
     """Return the module that does what `function(input, *args, **kwargs)` does."""
-    kind, names = FUNCTIONS[function]
+    kind, names = MODULE_OF[function]
     settings = dict(zip(names, args, strict=False)) | kwargs
     settings.pop("training", None)
     if any(isinstance(value, fx.Node) for value in settings.values()):

@@ -1,7 +1,7 @@
 """What becomes of each kind of layer? The policy table of the surgery: type -> rule, function -> type.
 
 Activations are replaced by `REPLACED`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`.
-`FUNCTIONS` says which module a functional activation stands for, so that there is one rule for both spellings.
+`MODULE_OF` says which module a functional activation stands for, so that there is one rule for both spellings.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ REFUSED: dict[type[nn.Module], tuple[str, str]] = {
 }
 
 # Function -> the module it stands for, and the names of its arguments after the input.
-FUNCTIONS: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
+MODULE_OF: dict[Callable[..., Any], tuple[type[nn.Module], tuple[str, ...]]] = {
     F.relu: (nn.ReLU, ("inplace",)),
     **dict.fromkeys([torch.relu, torch.relu_, Tensor.relu, Tensor.relu_], (nn.ReLU, ())),
     F.leaky_relu: (nn.LeakyReLU, ("negative_slope", "inplace")),

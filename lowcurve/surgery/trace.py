@@ -20,10 +20,10 @@ from lowcurve.compat import children
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import learned
 from lowcurve.surgery.inlined import is_inlined
-from lowcurve.surgery.probe import FunctionCall, Probe, Record, probe, tensors
+from lowcurve.surgery.probe import ForwardRecord, FunctionCall, Probe, probe, tensors
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rewrite import module_for, rewrite, spelled
-from lowcurve.surgery.rules import FUNCTIONS, REPLACED, activation_rule
+from lowcurve.surgery.rules import MODULE_OF, REPLACED, activation_rule
 
 
 def separate_activations(
@@ -57,10 +57,10 @@ def separate_activations(
     return after, origins
 
 
-def activation_functions(record: Record) -> Iterator[tuple[Callable[..., Any], list[FunctionCall]]]:
+def activation_functions(record: ForwardRecord) -> Iterator[tuple[Callable[..., Any], list[FunctionCall]]]:
     """Yield the functional activations that a forward calls, with the calls."""
     for function, calls in record.functions.items():
-        if function in FUNCTIONS and FUNCTIONS[function][0] in REPLACED:
+        if function in MODULE_OF and MODULE_OF[function][0] in REPLACED:
             yield function, calls
 
 
@@ -125,7 +125,7 @@ def _rewrite(model: nn.Module, run: Probe, callers: list[nn.Module], origins: di
         rewrite(module, record, where(module, model), origins)
 
 
-def _hold_as_module(module: nn.Module, record: Record, origins: dict[nn.Module, str]) -> bool:
+def _hold_as_module(module: nn.Module, record: ForwardRecord, origins: dict[nn.Module, str]) -> bool:
     """Where the forward's one functional activation is an attribute (`self.act = F.gelu`), set that to a module."""
     found = list(activation_functions(record))
     repeated = any(count > 1 and activation_rule(child) is not None for child, count in record.calls.items())

@@ -46,12 +46,12 @@ def test_verdicts_on_the_papers_own_numbers_worked_by_hand():
 
 def test_quantities():
     cells = {("a", "c"): 6.0, ("b", "c"): 4.0, ("zero", "c"): 0.0}
-    assert Claim("", "c[a] / c[b] <= 1").evaluate(cells.get) == 1.5
-    assert Claim("", "c[a] − c[b] >= 1").evaluate(cells.get) == 2.0
-    assert Claim("", "c[a] - c[b] >= 1e-3").evaluate(cells.get) == 2.0
-    assert Claim("", "c[a] >= 1").evaluate(cells.get) == 6.0
-    assert Claim("", "c[a] / c[zero] <= 1").evaluate(cells.get) is None
-    assert Claim("", "c[a] / c[absent] <= 1").evaluate(cells.get) is None
+    assert Claim("", "c[a] / c[b] <= 1").value(cells.get) == 1.5
+    assert Claim("", "c[a] − c[b] >= 1").value(cells.get) == 2.0
+    assert Claim("", "c[a] - c[b] >= 1e-3").value(cells.get) == 2.0
+    assert Claim("", "c[a] >= 1").value(cells.get) == 6.0
+    assert Claim("", "c[a] / c[zero] <= 1").value(cells.get) is None
+    assert Claim("", "c[a] / c[absent] <= 1").value(cells.get) is None
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_verdicts_follow_from_the_numbers(path):
     name = next(name for name in EXPERIMENTS if result.experiment in (name, f"{name}-cifar100"))
     for claim, verdict in zip(EXPERIMENTS[name].claims, result.verdicts, strict=True):
         assert verdict["formula"] == claim.formula
-        found = {claim.judge(claim.evaluate(one.get)) for one in alone} - {"not measured"}
-        assert verdict["verdict"] == ("cannot tell" if len(found) > 1 else claim.judge(claim.evaluate(means.get)))
+        found = {claim.judge(claim.value(one.get)) for one in alone} - {"not measured"}
+        assert verdict["verdict"] == ("cannot tell" if len(found) > 1 else claim.judge(claim.value(means.get)))
 
 
 @pytest.mark.skipif(not RESULTS, reason="no results are committed")

@@ -5,27 +5,27 @@ from pathlib import Path
 import pytest
 
 from lowcurve.experiments import EXPERIMENTS
-from lowcurve.experiments.grid import cells, fingerprint
+from lowcurve.experiments.grid import fingerprint, planned_runs
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.methods import METHODS
 from lowcurve.training.config import Config, parse_config
 
 
 def grid(name, preset="digits", **options):
-    return cells(EXPERIMENTS[name], PRESETS[preset], Path("runs"), **options)
+    return planned_runs(EXPERIMENTS[name], PRESETS[preset], Path("runs"), **options)
 
 
 def test_tables_share_their_runs():
-    geometry = {cell.name for cell in grid("table-geometry")}
-    assert {cell.name for cell in grid("table-discrepancy")} <= geometry
-    assert {cell.name for cell in grid("table-attacks")} <= geometry
-    ablations = {cell.name for cell in grid("table-ablations")}
+    geometry = {planned.name for planned in grid("table-geometry")}
+    assert {planned.name for planned in grid("table-discrepancy")} <= geometry
+    assert {planned.name for planned in grid("table-attacks")} <= geometry
+    ablations = {planned.name for planned in grid("table-ablations")}
     assert len(ablations & geometry) == 4  # standard and lcnn, two seeds each
 
 
 def test_every_run_of_an_experiment_is_a_run_of_its_own():
     for name in EXPERIMENTS:
-        names = [cell.name for cell in grid(name)]
+        names = [planned.name for planned in grid(name)]
         assert len(names) == len(set(names))
 
 
@@ -71,25 +71,25 @@ def test_a_method_keeps_its_own_coefficient():
 
 
 def test_swaps_options_and_overrides():
-    assert {cell.config.data.name for cell in grid("table-geometry", "cpu")} == {"cifar10"}
-    assert {cell.config.data.name for cell in grid("table-geometry", "cpu", data="cifar100")} == {"cifar100"}
-    assert {cell.config.data.name for cell in grid("table-geometry", "paper")} == {"cifar100"}
-    assert {cell.config.model.name for cell in grid("table-geometry-svhn-vgg11")} == {"vgg11"}
-    (cell,) = grid("table-ablations", rows=["lcnn-no-penalty"], seeds=[5], overrides={"train.epochs": 1})
-    assert (cell.seed, cell.config.train.seed, cell.config.train.epochs) == (5, 5, 1)
-    assert (cell.config.method.lambda_beta, cell.config.method.lambda_gamma) == (0.0, 0.0)
+    assert {planned.config.data.name for planned in grid("table-geometry", "cpu")} == {"cifar10"}
+    assert {planned.config.data.name for planned in grid("table-geometry", "cpu", data="cifar100")} == {"cifar100"}
+    assert {planned.config.data.name for planned in grid("table-geometry", "paper")} == {"cifar100"}
+    assert {planned.config.model.name for planned in grid("table-geometry-svhn-vgg11")} == {"vgg11"}
+    (planned,) = grid("table-ablations", rows=["lcnn-no-penalty"], seeds=[5], overrides={"train.epochs": 1})
+    assert (planned.seed, planned.config.train.seed, planned.config.train.epochs) == (5, 5, 1)
+    assert (planned.config.method.lambda_beta, planned.config.method.lambda_gamma) == (0.0, 0.0)
 
 
 def test_the_papers_preset_is_the_papers_recipe():
-    for cell in grid("table-geometry", "paper"):
-        train = cell.config.train
+    for planned in grid("table-geometry", "paper"):
+        train = planned.config.train
         assert (train.epochs, train.batch_size, train.lr, train.weight_decay) == (200, 128, 0.1, 5e-4)
-        assert cell.config.model.width == 64
-        assert cell.config.data.limit_train is None
+        assert planned.config.model.width == 64
+        assert planned.config.data.limit_train is None
 
 
 def test_a_preset_adjusts_data_and_settings_but_not_what_a_method_is():
-    first = {cell.row.key: cell.config.method for cell in grid("table-geometry", "cpu", seeds=(0,))}
+    first = {planned.row.key: planned.config.method for planned in grid("table-geometry", "cpu", seeds=(0,))}
     assert (first["lcnn"].lambda_beta, first["lcnn"].lambda_gamma) == (3e-4, 1e-3)
     assert first["minimal"].lambda_beta == 1e-2
     svhn = {name: grid(f"table-geometry-svhn-{name}", "cpu")[0].config.train for name in ("vgg11", "resnet18")}
@@ -99,6 +99,6 @@ def test_a_preset_adjusts_data_and_settings_but_not_what_a_method_is():
 
 def test_the_long_preset_finds_the_runs_that_were_trained_for_it():
     """Days of training carry these names: a change of the hash or of the preset would lose them."""
-    names = {cell.row.key: cell.name for cell in grid("table-geometry", "long", seeds=(0,))}
+    names = {planned.row.key: planned.name for planned in grid("table-geometry", "long", seeds=(0,))}
     assert names["standard"] == "cifar100-resnet18-standard-s0-8a55db2b"
     assert names["adv"] == "cifar100-resnet18-adv-s0-fec35d1c"

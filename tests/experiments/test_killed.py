@@ -92,7 +92,7 @@ def uninterrupted(folder):
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for cell in asked.grid():
-        perform(cell, asked.tasks)
+    for planned in asked.grid():
+        perform(planned, asked.tasks)
     torch.set_num_threads(threads)
     return collect(asked)

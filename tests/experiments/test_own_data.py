@@ -44,17 +44,17 @@ def own_data(folder, kind):
 def test_own_data_from_nothing_to_a_page(tmp_path, kind):
     experiment = replace(TABLE, measurements=MEASUREMENTS, rows=TABLE.rows[1:])
     asked = Request(experiment, TINY, tmp_path / "runs", tmp_path / "results", data=own_data(tmp_path, kind))
-    (cell,) = asked.grid()
-    perform(cell, asked.tasks)
+    (planned,) = asked.grid()
+    perform(planned, asked.tasks)
     result = collect(asked)
     assert result.complete
     assert re.fullmatch(NAME, result.experiment)
-    assert re.fullmatch(NAME, cell.name)
+    assert re.fullmatch(NAME, planned.name)
     path = result.save(asked.results)
     written = write_result(result, path.parent)
     assert {file.parent for file in written} == {path.parent} == {asked.results / "tiny"}
     write_index(asked.results)
-    assert cell.name in write_page([asked.results], tmp_path / "page.html").read_text()
+    assert planned.name in write_page([asked.results], tmp_path / "page.html").read_text()
     assert asked.data in json.loads(path.read_text())["command"]
 
 

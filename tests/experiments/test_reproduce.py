@@ -77,8 +77,8 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
 def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
     """Numbers on record stay in the table; whether their runs are made again is the caller's choice."""
     (result,) = reproduce_all([asked], lambda line: None, {})
-    for cell in asked.grid():
-        shutil.rmtree(cell.folder)
+    for planned in asked.grid():
+        shutil.rmtree(planned.folder)
     assert replace(collect(asked), created=result.created) == result
     lines = []
     (kept,) = reproduce_all([replace(asked, skip_recorded=True)], lines.append, {})
@@ -96,9 +96,9 @@ def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
 
 def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
     one = replace(asked, rows=("standard",))
-    (cell,) = one.grid()
+    (planned,) = one.grid()
     list(reproduce_all([one], lambda line: None, {}))
-    path = asked.records / "runs" / f"{cell.name}.json"
+    path = asked.records / "runs" / f"{planned.name}.json"
     record = json.loads(path.read_text())
     record["environment"]["started"] = "earlier"
     record["measurements"]["pgd"] = record["measurements"]["geometry"]
@@ -107,7 +107,7 @@ def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
     assert set(json.loads(path.read_text())["measurements"]) == {"geometry"}
     record["environment"]["started"] = "earlier"
     path.write_text(json.dumps(record))
-    (cell.folder / "measurements.jsonl").unlink()
+    (planned.folder / "measurements.jsonl").unlink()
     assert not any(row["cells"] for row in collect(one).rows)
 
 
@@ -117,8 +117,8 @@ def test_pictures_outlive_their_runs(tmp_path):
     asked = Request(moons, replace(TINY, training={"model.width": 4, "train.epochs": 1}), tmp_path / "runs", tmp_path)
     (result,) = reproduce_all([asked], lambda line: None, {})
     assert result.extra
-    for cell in asked.grid():
-        shutil.rmtree(cell.folder)
+    for planned in asked.grid():
+        shutil.rmtree(planned.folder)
     again = collect(asked)
     assert (again.extra, again.curves, again.rows) == (result.extra, result.curves, result.rows)
     assert len(_pending(replace(asked, skip_recorded=True))) == len(asked.grid())
@@ -165,13 +165,13 @@ def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
 
 def test_slurm_jobs_run_the_same_task(asked):
     pytest.importorskip("submitit")
-    (cell,) = replace(asked, rows=("standard",)).grid()
+    (planned,) = replace(asked, rows=("standard",)).grid()
     with slurm_pool(
         1, asked.output, {"partition": "any", "cpus_per_task": 1, "timeout_min": 5}, cluster="debug"
     ) as submit:
-        submit(perform, cell, asked.tasks).result()
-    assert cell.trained
-    (record,) = taken(cell.folder)
+        submit(perform, planned, asked.tasks).result()
+    assert planned.trained
+    (record,) = taken(planned.folder)
     assert record["settings"]["samples"] == 8
     assert record["values"]["curvature"] > 0
 

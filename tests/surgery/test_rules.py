@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from lowcurve import convert
 from lowcurve.surgery.rewrite import module_for
-from lowcurve.surgery.rules import FUNCTIONS, LEFT, NAMED_ACTIVATIONS, REFUSED, REPLACED
+from lowcurve.surgery.rules import LEFT, MODULE_OF, NAMED_ACTIVATIONS, REFUSED, REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "conversion.md"
-CALLS = [f for f, (kind, _) in FUNCTIONS.items() if kind in REPLACED]
+CALLS = [f for f, (kind, _) in MODULE_OF.items() if kind in REPLACED]
 
 
 @pytest.mark.parametrize("kind", [*REPLACED, *LEFT, *REFUSED], ids=lambda kind: kind.__name__)
@@ -34,7 +34,7 @@ def test_functions_and_modules_agree(function):
 
 def test_arguments_reach_the_module():
     x = torch.linspace(-4, 8, 25)
-    for function, (kind, names) in FUNCTIONS.items():
+    for function, (kind, names) in MODULE_OF.items():
         if kind in (nn.LeakyReLU, nn.ELU, nn.CELU) and "inplace" in names:
             torch.testing.assert_close(module_for(function, (0.3,), {})(x), function(x, 0.3))
             keyword = {names[0]: 0.7}
