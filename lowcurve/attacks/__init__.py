@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from lowcurve import checks
 from lowcurve.attacks import losses, verify
-from lowcurve.attacks.apgd import apgd_targeted
+from lowcurve.attacks.apgd import apgd_cross_entropy, apgd_targeted
+from lowcurve.attacks.fab import fab_targeted
 from lowcurve.attacks.pgd import fgsm, projected_gradient
 from lowcurve.attacks.square import random_squares
+from lowcurve.attacks.suite import Member, in_turn
 from lowcurve.observe import observing
 from lowcurve.outputs import classifier, refuse_batch_statistics
 from lowcurve.types import AttackResult
@@ -23,14 +25,14 @@ from lowcurve.types import AttackResult
 
 @dataclass(frozen=True)
 class Attack:
-    """An entry of `ATTACKS`: what runs, how many steps by default, and whether it looks at gradients.
+    """An entry of `ATTACKS`: what runs, how many steps by default, and whether it looks at gradients (None: in part).
 
     `run(model, x, y, eps, *, norm, steps, restarts, seed)` returns the best points it can find within eps, (N,), of x.
     """
 
     run: Callable[..., Tensor]
     steps: int
-    white_box: bool
+    white_box: bool | None
     title: str
 
 
@@ -38,9 +40,18 @@ ATTACKS: dict[str, Attack] = {
     "pgd": Attack(projected_gradient, 40, True, "PGD on the cross-entropy"),
     "pgd-margin": Attack(partial(projected_gradient, loss=losses.excess), 40, True, "PGD on the margin"),
     "fgsm": Attack(fgsm, 1, True, "one gradient step"),
+    "apgd-ce": Attack(apgd_cross_entropy, 100, True, "Auto-PGD on the cross-entropy"),
     "apgd-t": Attack(apgd_targeted, 100, True, "Auto-PGD, targeted DLR loss, up to 9 targets"),
+    "fab-t": Attack(fab_targeted, 100, True, "FAB, nearest mistakes, up to 9 targets"),
     "square": Attack(random_squares, 5000, False, "Square, random search"),
 }
+_SUITE = [ATTACKS[name] for name in ("apgd-ce", "apgd-t", "fab-t", "square")]  # in AutoAttack's order
+ATTACKS["auto"] = Attack(
+    partial(in_turn, [Member(row.run, row.steps / 100) for row in _SUITE]),
+    100,
+    None,
+    "AutoAttack's standard suite: APGD-CE, APGD-T, FAB-T, Square",
+)
 
 
 def attack(
@@ -58,7 +69,8 @@ def attack(
     """Look for misclassified points within ε of each sample, ‖x' - x‖ ≤ ε and x' in [0, 1].
 
     `name` is a key of `ATTACKS`; `eps` a number or one radius per sample; `norm` is 2 or `math.inf`; `steps`
-    the gradient steps (queries for "square") of one run, by default the attack's own. Samples that are
+    the gradient steps (queries for "square") of one run, by default the attack's own; of "auto" those of its gradient
+    attacks, and Square gets 50 queries for each. Samples that are
     misclassified to begin with, or that the attack does not break, come back unchanged. `success` and
     `accuracy` are computed anew from the returned examples; a point at which the model's logits are not finite
     is no success, as the model gives no answer there. The model may return logits, or an object or a mapping

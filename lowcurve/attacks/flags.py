@@ -46,8 +46,8 @@ def of_model(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
 def of_table(evaluation: Evaluation) -> list[str]:
     """Look at the table: a black-box attack that beats white-box ones, accuracy that rises with the radius."""
     flags = []
-    white = [name for name in evaluation.attacks if ATTACKS[name].white_box]
-    black = [name for name in evaluation.attacks if not ATTACKS[name].white_box]
+    white = [name for name in evaluation.attacks if ATTACKS[name].white_box is True]
+    black = [name for name in evaluation.attacks if ATTACKS[name].white_box is False]
     for eps in evaluation.radii if white else ():
         best = min(evaluation.accuracy(name, eps) for name in white)
         for name in black:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+TARGETS = 9  # wrong classes that a targeted attack tries, as in AutoAttack
+
 
 def finite(logits: Tensor) -> Tensor:
     """Say at which points the model answers at all: every logit is a number."""
@@ -30,6 +32,17 @@ def excess(logits: Tensor, y: Tensor) -> Tensor:
     return others(logits, y).amax(1) - logits.gather(1, y[:, None])[:, 0]
 
 
+@torch.no_grad()
+def ranked_targets(model: nn.Module, x: Tensor, y: Tensor, most: int = TARGETS) -> Tensor:
+    """Return up to `most` wrong classes per sample, (N, targets), the likeliest at x first."""
+    return others(model(x), y).argsort(stable=True, dim=1, descending=True)[:, :-1][:, :most]
+
+
+def targeted_gap(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """Return z_t - z_y."""
+    return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None]))[:, 0]
+
+
 def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """Return the targeted difference-of-logits ratio of Croce and Hein (2020).
 
@@ -38,7 +51,7 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     Below four classes z_t - z_y stands alone: with three, the ratio to z_(1) - z_(3) would be constant, hence
     without gradient, where t is the least likely class.
     """
-    gap = (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None]))[:, 0]
+    gap = targeted_gap(logits, y, target)
     if logits.shape[1] < 4:
         return gap
     top = logits.topk(4, dim=1).values

@@ -183,6 +183,7 @@ def test_flags_of_a_table() -> None:
     assert flags.of_table(table(pgd={0.1: 2, 0.2: 5}, square={0.1: 1, 0.2: 5})) == []
     (flag,) = flags.of_table(table(pgd={0.1: 2}, apgd_t={0.1: 3}, square={0.1: 5}))
     assert "square is 20.0% stronger than every gradient attack at ε = 0.1" in flag
+    assert [flag] == flags.of_table(table(pgd={0.1: 2}, apgd_t={0.1: 3}, square={0.1: 5}, auto={0.1: 5}))
     (flag,) = flags.of_table(table(pgd={0.1: 5, 0.2: 3}))
     assert "accuracy under pgd rises from 50.0% at ε = 0.1 to 70.0% at ε = 0.2" in flag
 

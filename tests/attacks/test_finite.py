@@ -13,7 +13,7 @@ from lowcurve.attacks.explanations import noisy
 from lowcurve.attacks.minimal import minimal_norm
 from lowcurve.data.dataset import Split
 
-STEPS = {"square": 60, "fgsm": None}
+STEPS = {"square": 60, "fgsm": None, "auto": 2}
 everyone = pytest.mark.parametrize("name", ATTACKS)
 both = pytest.mark.parametrize("norm", [2, math.inf])
 WEIGHT = torch.randn(4, 12, generator=torch.Generator().manual_seed(1))
@@ -65,7 +65,7 @@ def test_no_answer_is_no_success(name: str, norm: float, kind: str) -> None:
     assert (length(result.adversarial, x, norm) <= 0.3 * (1 + 1e-6)).all()
 
 
-@pytest.mark.parametrize("name", ["pgd", "apgd-t", "square"])
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "apgd-t", "fab-t", "square"])
 def test_examples_on_the_finite_side_are_still_found(name: str) -> None:
     """Half of each ball has no answer; the other half holds examples for a linear classifier."""
     net = Net(half_space)

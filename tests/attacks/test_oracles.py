@@ -10,7 +10,8 @@ import foolbox
 import pytest
 import torch
 import torchattacks
-from pyautoattack.autopgd_base import APGDAttack_targeted
+from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+from pyautoattack.fab_pt import FABAttack_PT
 from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from lowcurve.attacks import attack
 RADII = {2: (0.3, 0.6, 0.9), math.inf: (0.12,)}
 CASES = [(net, norm, eps) for net in ("relu", "lcnn") for norm, radii in RADII.items() for eps in radii]
 cases = pytest.mark.parametrize(("net", "norm", "eps"), CASES)
+FEW = [("relu", 2, 0.6), ("relu", math.inf, 0.12), ("lcnn", 2, 0.3), ("lcnn", math.inf, 0.12)]
+few = pytest.mark.parametrize(("net", "norm", "eps"), FEW)
 NAMES = {2: "L2", math.inf: "Linf"}
 STEPS = 12
 
@@ -40,6 +43,44 @@ def test_apgd_t_is_as_strong_as_autoattack(
     ours = attack(model, x, y, "apgd-t", eps=eps, norm=norm, steps=STEPS).accuracy
     oracle = APGDAttack_targeted(model, norm=NAMES[norm], eps=eps, n_iter=STEPS, seed=0)
     assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.01 + 1e-9
+
+
+@few
+def test_apgd_ce_is_as_strong_as_autoattack(
+    net: str, norm: float, eps: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, (x, y) = nets[net], samples
+    ours = attack(model, x, y, "apgd-ce", eps=eps, norm=norm, steps=STEPS).accuracy
+    oracle = APGDAttack(model, norm=NAMES[norm], eps=eps, n_iter=STEPS, loss="ce", seed=0, device="cpu")
+    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.01 + 1e-9
+
+
+@few
+def test_fab_t_is_as_strong_as_autoattack(
+    net: str, norm: float, eps: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, (x, y) = nets[net], samples
+    ours = attack(model, x, y, "fab-t", eps=eps, norm=norm, steps=STEPS).accuracy
+    oracle = FABAttack_PT(
+        model, norm=NAMES[norm], eps=eps, n_iter=STEPS, n_restarts=1, targeted=True, seed=0, device="cpu"
+    )
+    oracle.n_target_classes = 9
+    found = oracle.perturb(x, y)  # the nearest mistakes, within eps or not
+    near = torch.linalg.vector_norm((found - x).flatten(1), norm, dim=1) <= eps * (1 + 1e-6)
+    theirs = 1 - (near & (model(found).argmax(1) != y)).double().mean().item()
+    assert ours <= theirs + 0.01 + 1e-9
+
+
+@pytest.mark.parametrize(("net", "norm", "eps"), FEW[1:3])
+def test_the_suite_leaves_no_more_than_autoattack(
+    net: str, norm: float, eps: float, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
+) -> None:
+    model, x, y = nets[net], samples[0][:50], samples[1][:50]
+    ours = attack(model, x, y, "auto", eps=eps, norm=norm, steps=6)
+    oracle = torchattacks.AutoAttack(model, norm=NAMES[norm], eps=eps, version="standard", n_classes=10, seed=0)
+    for member in oracle._autoattack.attacks:
+        member.steps, member.n_queries = 6, 300
+    assert ours.accuracy <= accuracy(model, oracle(x, y), y) + 0.02 + 1e-9
 
 
 def test_apgd_t_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
