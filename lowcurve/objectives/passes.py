@@ -28,8 +28,16 @@ class Passes:
     graphs whose gradients are cheap to differentiate again, where a term needs that.
     """
 
-    def __init__(self, model: nn.Module, terms: Collection[Term], y: Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        terms: Collection[Term],
+        y: Tensor,
+        dtype: torch.dtype,
+        targets: Tensor | None = None,
+    ) -> None:
         self.model, self.terms, self.y, self.dtype = model, terms, y, dtype
+        self.targets = y if targets is None else targets
         self.parallel = model if isinstance(model, DistributedDataParallel) else None
         self.bare: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
         self.second_order = any(term.second_order for term in terms)
@@ -71,7 +79,7 @@ class Passes:
         scores = logits
         for term in self._changing_scores:
             scores = term.change_scores(scores, x, self.y)
-        return F.cross_entropy(scores, self.y, reduction="none"), logits
+        return F.cross_entropy(scores, self.targets, reduction="none"), logits
 
     def batch(self, x: Tensor) -> "Batch":
         """Make the step's first forward."""

@@ -23,6 +23,7 @@ def finish(run: Run, model: nn.Module, rows: list[dict[str, Any]], seconds: floa
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "beta": last["beta"],
         "gamma": last["gamma"],
+        "sigma": last.get("sigma", {}),
         "weights_sha256": save_model(run.folder, model),
     }
     write_atomic(run.folder / "card.md", card(run, summary))
@@ -47,7 +48,7 @@ def card(run: Run, summary: dict[str, Any]) -> str:
         f"| running training accuracy | {100 * summary['train_accuracy']:.2f} % of {data['train']:,} |",
         f"| input | {shape}, pixels in [0, 1], not normalized outside the model |",
         f"| classes | {data['num_classes']} |",
-        f"| training | {train.epochs} epochs, batch {train.batch_size}, lr {train.lr:g}, "
+        f"| training | {train.optimizer}, {train.epochs} epochs, batch {train.batch_size}, lr {train.lr:g}, "
         f"weight decay {train.weight_decay:g}, seed {train.seed} |",
         f"| time | {summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s |",
         f"| made with | lowcurve {made['lowcurve']} ({made['git'] or 'no git'}), torch {made['torch']}, "

@@ -18,6 +18,8 @@ from lowcurve.files import read_bytes, write_atomic
 
 log = logging.getLogger(__name__)
 KEEP = 2
+# What an optimizer remembers of a parameter (SGD, AdamW), by its name in a checkpoint.
+STATES = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq", "steps": "step"}
 
 
 class Position(BaseModel):
@@ -91,24 +93,28 @@ def _candidates(folder: Path) -> list[Path]:
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return weights, buffers and momenta under stable names: `model.NAME` and `momentum.NAME`."""
+    """Return weights, buffers and the optimizer's memory under stable names: `model.NAME`, `momentum.NAME`, …."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
-        momentum = optimizer.state[parameter].get("momentum_buffer") if parameter in optimizer.state else None
-        if momentum is not None:
-            tensors[f"momentum.{name}"] = momentum
+        remembered = optimizer.state.get(parameter, {})
+        for kind, key in STATES.items():
+            if remembered.get(key) is not None:
+                tensors[f"{kind}.{name}"] = remembered[key]
     return tensors
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a checkpoint's tensors back where `training_tensors` took them from."""
     weights = {name[6:]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
-    load_weights(model, weights, f"checkpoint {checkpoint.position.total}")
+    where = f"checkpoint {checkpoint.position.total}"
+    load_weights(model, weights, where)
     for name, parameter in model.named_parameters():
-        momentum = checkpoint.tensors.get(f"momentum.{name}")
-        if momentum is not None:
-            _refuse_unsound(parameter.detach(), momentum, f"checkpoint {checkpoint.position.total}: momentum.{name}")
-            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter.detach()).copy_(momentum)
+        for kind, key in STATES.items():
+            tensor = checkpoint.tensors.get(f"{kind}.{name}")
+            if tensor is not None:
+                own = torch.zeros((), dtype=torch.float32) if kind == "steps" else torch.zeros_like(parameter.detach())
+                _refuse_unsound(own, tensor, f"{where}: {kind}.{name}")
+                optimizer.state[parameter][key] = own.copy_(tensor)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -24,14 +23,9 @@ from lowcurve.errors import UserError, unknown_name
 from lowcurve.methods import FirstValues, Method, find_method, resolve, sharpness
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS, Term
-from lowcurve.training.recipes import named_recipe
+from lowcurve.training.recipes import in_name, named_recipe, renamed
+from lowcurve.training.settings import Section, TrainConfig
 from lowcurve.training.toml import apply_override, read_toml, write_toml
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys, NaN and changes after the fact are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
 
 class DataConfig(Section):
@@ -136,34 +130,6 @@ def _restored(values: dict[str, Any]) -> MethodConfig:
     return method_section().model_validate(values)
 
 
-class TrainConfig(Section):
-    """How it is trained: SGD with the paper's schedule, whatever the number of epochs."""
-
-    epochs: int = Field(default=200, ge=1)
-    batch_size: int = Field(default=128, ge=2, description="samples per step, over all processes")
-    lr: float = Field(default=0.1, gt=0)
-    milestones: tuple[float, ...] = Field(default=(0.75, 0.875), description="when lr falls, as shares of training")
-    lr_decay: float = Field(default=0.1, gt=0, le=1, description="factor of lr at each milestone")
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=5e-4, ge=0, description="none on β and γ")
-    clip_gradient: float | None = Field(default=None, gt=0, description="largest norm of the whole gradient")
-    seed: int = Field(default=0, ge=0, lt=2**31)
-    evaluate_every: int = Field(default=1, ge=1, description="epochs between evaluations")
-    checkpoint_seconds: float = Field(default=60, ge=0, description="least time between checkpoints")
-    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="bfloat16 is autocast")
-    channels_last: bool = False
-    compile: bool = Field(default=False, description="torch.compile, where no double backprop is needed")
-    sync_batchnorm: bool = Field(default=False, description="batch statistics over all processes")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
-
-    @field_validator("milestones")
-    @classmethod
-    def _increasing(cls, milestones: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not 0 < share < 1 for share in milestones) or list(milestones) != sorted(set(milestones)):
-            raise ValueError("expected increasing shares between 0 and 1, such as [0.75, 0.875]")
-        return milestones
-
-
 class Config(Section):
     """A whole recipe. The run is written to `output`/`name`."""
 
@@ -194,6 +160,8 @@ class Config(Section):
             raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
         if self.train.compile and differentiates:
             raise ValueError("train.compile has no double backprop, which gradient penalties need; leave it out")
+        if self.train.mixup and any(term.overrides("change_inputs", "change_scores") for term in terms.values()):
+            raise ValueError(f"train.mixup gives samples two labels, {self.method.name} needs one each; leave one out")
         if any(part in self.name for part in "/\\\0") or self.name in (".", ".."):
             raise ValueError(f"name is one folder, got {self.name!r}; put the rest in `output`")
         return self
@@ -203,8 +171,7 @@ class Config(Section):
         """The run's folder below `output`."""
         if self.name:
             return self.name
-        data = self.data.name.replace(":", "-").strip("/").replace("/", "-")
-        return f"{data}-{self.model.name}-{self.method.name}-s{self.train.seed}"
+        return f"{in_name(self.data.name)}-{self.model.name}-{self.method.name}-s{self.train.seed}"
 
     @property
     def folder(self) -> Path:
@@ -216,8 +183,11 @@ def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
     tree = None if os.path.exists(path) else named_recipe(str(path))  # noqa: PTH110 (Path.exists fails on long names)
     tree = read_toml(path) if tree is None else tree
+    before = {section: dict(values) for section, values in tree.items() if isinstance(values, dict)}
     for override in overrides:
         apply_override(tree, override)
+    if not any(override.partition("=")[0].strip() == "name" for override in overrides):
+        tree = renamed(tree, before)
     return parse_config(tree, str(path))
 
 
@@ -238,11 +208,18 @@ def _explain(problem: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         keys = _keys(Config)
         beside = [key for key in keys if key.rpartition(".")[0] == ".".join(path[:-1])]
-        return str(unknown_name("key", place, {*beside, *get_close_matches(place, keys, n=1)}))
+        near = _nearest(path[-1], beside) or _nearest(path[-1], keys)
+        return str(unknown_name("key", place, {*beside, near} - {""}, near))
     message = str(problem["msg"]).removeprefix("Value error, ")
     shown = repr(problem.get("input"))
     got = f", got {shown[:80]}" if len(path) > 1 or len(shown) < 80 else ""
     return f"{place}: {message}{got}"
+
+
+def _nearest(word: str, keys: Sequence[str]) -> str:
+    """Return the key whose last part is nearest: sections in common make no two keys alike."""
+    by_word = {key.rpartition(".")[2]: key for key in keys}
+    return by_word[found[0]] if (found := get_close_matches(word, by_word, n=1)) else ""
 
 
 def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.files import append, own_folder, read_bytes, write_atomic, writing
+from lowcurve.layers.spectral import normalized_layers
 from lowcurve.layers.traits import learned_logs
 
 if TYPE_CHECKING:
@@ -134,10 +135,18 @@ def _board(folder: Path, epoch: int) -> "SummaryWriter":
 
 
 def constants(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Return β of every activation and γ of every batch norm that learns it, by layer; of several the largest."""
+    """Return β of every activation and γ of every batch norm that learns it, by layer (of several the largest), and σ.
+
+    σ is what a spectral norm divides the layer's weight by, as far as training has followed it.
+    """
     found: dict[str, dict[str, float]] = {}
     for kind in ("beta", "gamma"):
-        values = {name: log.detach().exp().max() for name, log in learned_logs(model, kind).items()}
-        numbers = torch.stack(list(values.values())).tolist() if values else []  # waits for the device once
-        found[kind] = dict(zip(values, numbers, strict=True))
+        found[kind] = _numbers({name: log.detach().exp().max() for name, log in learned_logs(model, kind).items()})
+    with torch.no_grad():
+        found["sigma"] = _numbers({name: norm.sigma(norm.given()) for name, _, norm in normalized_layers(model)})
     return found
+
+
+def _numbers(values: dict[str, Tensor]) -> dict[str, float]:
+    """Read all numbers at once: this waits for the device."""
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)) if values else {}

@@ -1,9 +1,7 @@
 """The training loop, top to bottom: prepare or resume, step, evaluate, log, save, finish."""
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, get_args
@@ -14,31 +12,27 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import cached
 
 from lowcurve import checks
-from lowcurve.data import Dataset, Split, load_dataset
-from lowcurve.data.loader import Batches, batches
+from lowcurve.data import Split, load_dataset
+from lowcurve.data.loader import batches
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, check_factory
 from lowcurve.files import write_json
 from lowcurve.methods import columns
 from lowcurve.progress import bars
 from lowcurve.random import generator
+from lowcurve.training.average import WeightAverage
+from lowcurve.training.batch import in_pieces, varied
 from lowcurve.training.card import finish
-from lowcurve.training.checkpoint import (
-    Checkpoint,
-    Position,
-    latest_checkpoint,
-    restore,
-    save_checkpoint,
-    training_tensors,
-)
+from lowcurve.training.checkpoint import latest_checkpoint
 from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, processes
 from lowcurve.training.interrupt import StopRequest, stop_requests
-from lowcurve.training.log import Log, Meter, constants, rows_before
+from lowcurve.training.log import Log, Meter, constants
 from lowcurve.training.machine import flushed_denormals, kept_memory
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, run_environment
+from lowcurve.training.session import Session
 from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.sync import synchronize
@@ -69,70 +63,6 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
         return run
 
 
-@dataclass
-class Session:
-    """What training works on, and where it stands: `step` steps into `epoch`."""
-
-    config: Config
-    world: World
-    run: Run
-    dataset: Dataset
-    model: nn.Module
-    training_step: TrainingStep  # of the model itself, or of the model behind DistributedDataParallel
-    optimizer: torch.optim.SGD
-    meter: Meter
-    epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    saved: float = field(default_factory=time.monotonic)
-
-    def loader(self) -> Batches:
-        """Return the batches of the present epoch."""
-        augmentation = self.config.data.augmentation
-        return batches(
-            self.dataset.train,
-            self.config.train.batch_size,
-            seed=self.config.train.seed,
-            epoch=self.epoch,
-            augmentation=self.dataset.augmentation if augmentation is None else augmentation,
-            rank=self.world.rank,
-            world=self.world.size,
-            device=self.world.device,
-        )
-
-    def save(self) -> None:
-        """Write a checkpoint, unless the weights are no longer numbers."""
-        if not all(torch.isfinite(weight).all() for weight in self.model.parameters()):
-            raise self.diverged(math.nan)
-        sums = self.world.total(self.meter.sums)
-        if self.world.first:
-            tensors = {**training_tensors(self.model, self.optimizer), "meter": sums}
-            total = self.epoch * len(self.loader()) + self.step
-            position = Position(epoch=self.epoch, step=self.step, total=total, seconds=self.seconds)
-            save_checkpoint(self.run.folder / "checkpoints", Checkpoint(position, tensors))
-        self.saved = time.monotonic()
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint."""
-        restore(checkpoint, self.model, self.optimizer)
-        sums, position = checkpoint.tensors.get("meter"), checkpoint.position
-        if sums is None or (sums.dtype, sums.shape) != (torch.float64, self.meter.sums.shape):
-            raise UserError(f"checkpoint {position.total} belongs to another method; start the run anew")
-        if self.world.first:  # the sums of all processes
-            self.meter.sums.copy_(sums)
-        rows_before(self.run.folder, position.epoch)  # refused before anything is written
-        self.epoch, self.step, self.seconds = position.epoch, position.step, position.seconds
-
-    def diverged(self, loss: float) -> UserError:
-        """Say that training has failed and what to try."""
-        rate = learning_rate(self.config.train, 0)
-        return UserError(
-            f"training diverged: loss {loss:.4g} in epoch {self.epoch}, step {self.step}. The last good "
-            f"checkpoint is in {self.run.folder / 'checkpoints'}. Try under another name: a smaller train.lr "
-            f"(now {rate:g}), train.clip_gradient=1, or smaller penalties of the method"
-        )
-
-
 def _prepare(config: Config, world: World, run: Run) -> Session:
     """Load the data, make the network and the optimizer, and take them to the newest checkpoint."""
     dataset = load_dataset(config.data.name, config.data.dir)
@@ -148,6 +78,7 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     model = model.to(world.device).train()
     if config.train.channels_last and len(dataset.input_size) == 3:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    average = WeightAverage(model, config.train.ema) if config.train.ema else None
     if config.train.compile:
         model.compile()
     if config.train.sync_batchnorm and world.size > 1:
@@ -155,7 +86,9 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     wrapped = world.wrap(model)
     method, optimizer = config.method.method, make_optimizer(model, config.train)
     step = TrainingStep(wrapped, method, config.method.coefficients, getattr(torch, config.train.precision))
-    session = Session(config, world, run, dataset, model, step, optimizer, Meter(columns(method), world.device))
+    session = Session(
+        config, world, run, dataset, model, step, optimizer, Meter(columns(method), world.device), average
+    )
     if checkpoint:
         session.restore(checkpoint)
     elif config.model.source and world.first:
@@ -181,7 +114,7 @@ def _train(session: Session, request: StopRequest) -> None:
             log.write(row)
     log.close()
     if session.world.first:
-        finish(session.run, session.model, log.rows, session.seconds)
+        finish(session.run, session.result, log.rows, session.seconds)
 
 
 def _train_epoch(session: Session, request: StopRequest, show: Callable[..., None]) -> float:
@@ -197,10 +130,10 @@ def _train_epoch(session: Session, request: StopRequest, show: Callable[..., Non
         session.seconds, clock = session.seconds + time.monotonic() - clock, time.monotonic()
         show(completed=done + 1)
         if (done + 1) % reads == 0:
-            means = "  ".join(f"{name} {mean:.3g}" for name, mean in _healthy(session).items())
+            means = "  ".join(f"{name} {mean:.3g}" for name, mean in session.read().items())
             show(note=f"{samples / (clock - started):.0f} images/s  {means}")
         _save_or_stop(session, request, done + 1)
-    _healthy(session)
+    session.read()
     return samples / max(time.monotonic() - started, 1e-9)
 
 
@@ -212,21 +145,15 @@ def _step(session: Session, x: Tensor, y: Tensor, done: int, total: int) -> None
     torch.manual_seed(generator(settings.seed, done, session.world.rank).initial_seed())
     if settings.channels_last and x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    terms = session.training_step(x, y)
+    x, targets = varied(x, y, session.dataset.num_classes, settings)
+    terms = session.last = in_pieces(session.training_step, x, y, targets, settings.accumulate)
     if settings.clip_gradient is not None:
         nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
     session.optimizer.step()
     session.world.average_statistics(session.model)
+    if session.average is not None:
+        session.average.update(session.model, done)
     session.meter.add(terms, len(y))
-
-
-def _healthy(session: Session) -> dict[str, float]:
-    """Read the means of the epoch so far; stop where the loss is no number or far above that of guessing."""
-    means = session.meter.means(session.world.total(session.meter.sums))
-    loss = means["cross_entropy"]
-    if not math.isfinite(means["loss"]) or loss > 100 * math.log(max(session.dataset.num_classes, 2)):
-        raise session.diverged(means["loss"])
-    return means
 
 
 def _save_or_stop(session: Session, request: StopRequest, done: int) -> None:
@@ -236,7 +163,7 @@ def _save_or_stop(session: Session, request: StopRequest, done: int) -> None:
         return
     stop = world.any(request.signal is not None)
     if stop or world.any(time.monotonic() - session.saved >= session.config.train.checkpoint_seconds):
-        _healthy(session)
+        session.read()
         session.save()
     if stop:
         request.obey()
@@ -250,8 +177,8 @@ def _row(session: Session, speed: float) -> dict[str, Any]:
     row |= {"train_accuracy" if name == "accuracy" else name: mean for name, mean in means.items()}
     last = session.epoch + 1 == settings.epochs
     if last or (session.epoch + 1) % settings.evaluate_every == 0:
-        row["test_accuracy"], row["test_loss"] = accuracy_and_loss(session.model, session.dataset.test, session.world)
-    return row | constants(session.model)
+        row["test_accuracy"], row["test_loss"] = accuracy_and_loss(session.result, session.dataset.test, session.world)
+    return row | constants(session.result)
 
 
 def accuracy_and_loss(

@@ -1,5 +1,7 @@
-"""How does a step move the weights? SGD with momentum, decay where it belongs, the paper's schedule."""
+"""How does a step move the weights? SGD or AdamW, decay where it belongs, and a schedule for the rate."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,12 +10,19 @@ from torch import nn
 from lowcurve import checks
 from lowcurve.compat import NORMS_WITH_STATISTICS
 from lowcurve.layers.traits import learned_parameters
-from lowcurve.training.config import TrainConfig
+from lowcurve.training.settings import TrainConfig
 
 _NORMS = (*NORMS_WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_FIRST = 0.01  # share of lr at which a warm-up begins
+
+Groups = list[dict[str, Any]]
+OPTIMIZERS: dict[str, Callable[[Groups, TrainConfig], torch.optim.Optimizer]] = {
+    "sgd": lambda groups, settings: torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum),
+    "adamw": lambda groups, settings: torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.momentum, 0.999)),
+}
 
 
-def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> Groups:
     """Return two groups for an optimizer of yours: weights decay; β, γ, biases and norm weights do not.
 
     β and γ are paid for by `lc.curvature_penalty`; decay of their logarithms would pull them to 1. Every parameter that
@@ -34,13 +43,13 @@ def parameter_groups(model: nn.Module, weight_decay: float = 5e-4) -> list[dict[
     return _groups(model, kept, weight_decay)
 
 
-def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.SGD:
-    """Return SGD with momentum; weight decay on everything but β and γ, as in the paper."""
+def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.Optimizer:
+    """Return the optimizer that `settings` names; weight decay on everything but β and γ, as in the paper."""
     groups = [group for group in _groups(model, learned_parameters(model), settings.weight_decay) if group["params"]]
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
+    return OPTIMIZERS[settings.optimizer](groups, settings)
 
 
-def _groups(model: nn.Module, kept: set[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, kept: set[nn.Parameter], weight_decay: float) -> Groups:
     """Split what is trained into what decays and what is `kept` from it, in the model's order."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
@@ -50,10 +59,20 @@ def _groups(model: nn.Module, kept: set[nn.Parameter], weight_decay: float) -> l
 
 
 def learning_rate(settings: TrainConfig, progress: float) -> float:
-    """Return lr · decayⁿ where n milestones have passed; `progress` is the share of all steps that is done.
+    """Return the rate of the step before which the share `progress` of all steps is done.
+
+    "steps": lr · decayⁿ where n milestones have passed. "cosine": lr (1 + cos πq) / 2, where q runs from 0 to 1 after
+    the warm-up. In the warm-up it rises along a line from a hundredth of lr to lr.
 
     >>> [round(learning_rate(TrainConfig(epochs=200), epoch / 200), 6) for epoch in (0, 149, 150, 175)]
     [0.1, 0.1, 0.01, 0.001]
+    >>> cosine = TrainConfig(schedule="cosine", warmup=0.2)
+    >>> [round(learning_rate(cosine, share), 6) for share in (0, 0.1, 0.2, 0.6)]
+    [0.001, 0.0505, 0.1, 0.05]
     """
+    if progress < settings.warmup:
+        return settings.lr * (_FIRST + (1 - _FIRST) * progress / settings.warmup)
+    if settings.schedule == "cosine":
+        return settings.lr * (1 + math.cos(math.pi * (progress - settings.warmup) / (1 - settings.warmup))) / 2
     passed = sum(progress >= milestone for milestone in settings.milestones)
     return settings.lr * settings.lr_decay**passed

@@ -59,3 +59,45 @@ def _method(name: str) -> str:
     except UserError:
         raise unknown_name("method", name, METHODS) from None
     return name
+
+
+def renamed(tree: Mapping[str, Any], before: Tree) -> dict[str, Any]:
+    """Let the name of a changed recipe say what is trained: parts of it that named what was there `before` follow.
+
+    >>> renamed({"name": "digits-mlp-lcnn", "data": {"name": "moons"}}, {"data": {"name": "digits"}})["name"]
+    'moons-mlp-lcnn'
+    """
+    name = tree.get("name")
+    if not isinstance(name, str) or not name:
+        return dict(tree)
+    for section in ("data", "model", "method"):
+        old, new = (part.get(section) for part in (before, tree))
+        pair = [part.get("name") if isinstance(part, Mapping) else None for part in (old, new)]
+        if all(isinstance(one, str) and one for one in pair) and pair[0] != pair[1]:
+            name = _replaced(name, *map(in_name, pair))
+    return {**tree, "name": _with_seed(name, before.get("train", {}), tree.get("train", {}))}
+
+
+def in_name(text: str) -> str:
+    """Return the name of data, a model or a method as a part of a folder's name.
+
+    >>> in_name("folder:/data/flowers")
+    'folder--data-flowers'
+    """
+    return text.replace(":", "-").strip("/").replace("/", "-")
+
+
+def _replaced(name: str, old: str, new: str) -> str:
+    """Replace a whole part of a name that is joined by dashes, also where dashes stand for `+` in it."""
+    for spelled in (old, old.replace("+", "-")):
+        if f"-{spelled}-" in f"-{name}-":
+            return f"-{name}-".replace(f"-{spelled}-", f"-{new}-", 1)[1:-1]
+    return name
+
+
+def _with_seed(name: str, old: Any, new: Any) -> str:
+    """Let a changed seed show in the name: two runs of a recipe are two folders."""
+    seeds = [part.get("seed", 0) if isinstance(part, Mapping) else 0 for part in (old, new)]
+    if seeds[0] == seeds[1]:
+        return name
+    return f"{name.removesuffix(f'-s{seeds[0]}')}-s{seeds[1]}"

@@ -31,14 +31,14 @@ class TrainingStep:
         self.model, self.dtype = model, dtype
         self.terms = resolve(method, coefficients)
 
-    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def __call__(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """Set every parameter's gradient of the whole loss; return its summands and the batch's accuracy.
 
         The summands, detached and already weighted, add up to "loss". Terms that change the inputs come first: every
-        other one is taken at the changed inputs.
+        other one is taken at the changed inputs. `targets` are probabilities (N, C) for cross-entropy in place of `y`.
         """
         self.model.zero_grad(set_to_none=True)
-        with Passes(self.model, self.terms.values(), y, self.dtype) as passes:
+        with Passes(self.model, self.terms.values(), y, self.dtype, targets) as passes:
             x = passes.changed_inputs(x)
             penalties = {n: _number(n, t.penalty(passes.bare)) for n, t in self.terms.items() if t.overrides("penalty")}
             own = next((name for name, term in self.terms.items() if term.own_backward), None)

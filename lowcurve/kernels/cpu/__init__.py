@@ -5,6 +5,7 @@ channels_last; others are for PyTorch.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import overload
 
@@ -181,8 +182,11 @@ def unit_weights_gradient(
 
 
 def sharpness(log_beta: Tensor) -> float:
-    """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that."""
-    return math.exp(min(float(log_beta), LARGEST_EXPONENT))
+    """Return β as a number, without an operation of PyTorch; above e⁸⁸, near float32's largest, all count as that.
+
+    It is never quite 0, by which a diverging training would divide.
+    """
+    return max(math.exp(min(float(log_beta), LARGEST_EXPONENT)), sys.float_info.min)
 
 
 def _takes(*tensors: Tensor | None) -> bool:
