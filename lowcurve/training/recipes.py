@@ -74,7 +74,7 @@ def renamed(tree: Mapping[str, Any], before: Tree) -> dict[str, Any]:
         old, new = (part.get(section) for part in (before, tree))
         pair = [part.get("name") if isinstance(part, Mapping) else None for part in (old, new)]
         if all(isinstance(one, str) and one for one in pair) and pair[0] != pair[1]:
-            name = _replaced(name, *map(in_name, pair))
+            name = _replaced(name, in_name(str(pair[0])), in_name(str(pair[1])))
     return {**tree, "name": _with_seed(name, before.get("train", {}), tree.get("train", {}))}
 
 
