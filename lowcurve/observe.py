@@ -1,11 +1,17 @@
 """Look at a model without a trace: mode, gradient flags and buffers come back as they were."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
-from torch.nn.utils import parametrize
+from torch import Tensor, nn
+
+# What was computed of each module while somebody looks on. PyTorch's own cache of parametrizations goes by the address
+# of a module: one that is made where another was freed would be given that one's weight.
+_CONSTANTS: ContextVar[WeakKeyDictionary[nn.Module, tuple[Any, Tensor]] | None] = ContextVar("constants", default=None)
 
 
 @contextmanager
@@ -21,10 +27,12 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
     model.eval()
     for parameter in flags:
         parameter.requires_grad_(False)
+    known = _CONSTANTS.get()
+    token = _CONSTANTS.set(WeakKeyDictionary() if known is None else known)
     try:
-        with parametrize.cached():  # weights do not change meanwhile: normalize each once
-            yield model
+        yield model
     finally:
+        _CONSTANTS.reset(token)
         for module, training in modes.items():
             module.training = training
         for parameter, flag in flags.items():
@@ -33,3 +41,14 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
             for buffer, value in buffers:
                 if not torch.equal(buffer, value):  # an unchanged one may be part of a graph: leave it alone
                     buffer.copy_(value)
+
+
+def constant(module: nn.Module, version: Any, compute: Callable[[], Tensor]) -> Tensor:
+    """Return what `compute` gives for the module; while somebody looks on, once for each `version` of its tensors."""
+    known = _CONSTANTS.get()
+    if known is None:
+        return compute()
+    found = known.get(module)
+    if found is None or found[0] != version:
+        found = known[module] = (version, compute())
+    return found[1]

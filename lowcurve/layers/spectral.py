@@ -26,6 +26,7 @@ from lowcurve.layers.traits import smooth
 from lowcurve.linalg.following import flattened, follow, follow_in_graph, grain
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import SingularPair, largest_singular
+from lowcurve.observe import constant
 
 _EVAL_TOLERANCE = 1e-4  # of the singular pair's residual
 _SCALES = 1e-36, 1e36  # within float32, with room for a norm that is larger or smaller than the largest weight
@@ -71,7 +72,10 @@ class SpectralNorm(nn.Module):
             slope = slope.clone()  # a later forward may advance the buffer before backward
         if is_transformed(weight):
             return weight / _sigma(weight, slope)
-        return unit_weights([weight], [slope])[0]
+        if self.training or weight.requires_grad or torch.is_inference_mode_enabled():
+            return unit_weights([weight], [slope])[0]
+        version = (weight.dtype, weight.device, *self._written(weight))
+        return constant(self, version, lambda: unit_weights([weight], [slope])[0])
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Assigning to `module.weight` sets the unnormalized weight."""

@@ -1,11 +1,11 @@
 """How do singular vectors follow weights that change? By Lanczos's method in every step, from where they were.
 
 A large step of training adds a direction to a weight that no former vector has a part of; power iterations seem to
-settle long before they find it (a norm of 1.6 was seen). So on a CPU each step looks in the ten dimensions that powers
-of the map span from the last vector and a fixed grain, which has a part in every direction: plain convolutions of
-images in one compiled call, others by PyTorch. For the smallest maps the Gram matrix is squared ten times. On other
-devices, where nobody may ask how far it has come, there are a few power iterations from the last vector and a little
-grain. Each group of a convolution has vectors of its own there.
+settle long before they find it (a norm of 1.6 was seen). So on a CPU each step looks in the ten dimensions that
+powers of the map span from the last vector and a fixed grain, which has a part in every direction, and in the next
+ten until it has settled: plain convolutions of images in one compiled call, others by PyTorch. For the smallest maps
+the Gram matrix is squared ten times. On other devices, where nobody may ask how far it has come, there are a few
+power iterations from the last vector and a little grain. Each group of a convolution has vectors of its own there.
 """
 
 import math

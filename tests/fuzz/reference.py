@@ -86,6 +86,8 @@ def _normalized(x: Tensor, norm: Any, training: bool) -> Tensor:
     with torch.no_grad():
         norm.running_mean.lerp_(mean.flatten().to(norm.running_mean.dtype), share)
         norm.running_var.lerp_((variance * count / (count - 1)).flatten().to(norm.running_var.dtype), share)
+    if x.dtype != torch.float64:  # with the roundings of PyTorch's own, whose saved mean is rounded
+        return F.batch_norm(x, None, None, training=True, eps=norm.eps)
     return (x - mean) / (variance + norm.eps).sqrt()
 
 

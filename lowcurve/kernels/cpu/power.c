@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define DIMENSIONS 10 /* of the space in which singular vectors are looked for */
+#define SETTLED 5e-3  /* residual, as a share of the eigenvalue, above which they are looked for once more, */
+#define SPACES 4      /* in so many spaces at most */
 #define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
 #define ROWS 8        /* of a product that are computed at a time, in registers, */
 #define WIDTH 16      /* and columns of it */
@@ -146,8 +148,8 @@ VECTORIZED static void subtract(long n, float scale, const float *x, float *y) {
     for (long i = 0; i < n; i++) y[i] -= scale * x[i];
 }
 
-/* The eigenvector of the largest eigenvalue of the symmetric n x n matrix t, which is destroyed, by Jacobi's rotations. */
-static void leading(long n, double t[DIMENSIONS][DIMENSIONS], double *vector) {
+/* The largest eigenvalue of the symmetric n x n matrix t, which is destroyed, and its eigenvector, by Jacobi's rotations. */
+static double leading(long n, double t[DIMENSIONS][DIMENSIONS], double *vector) {
     double turned[DIMENSIONS][DIMENSIONS] = {{0}};
     for (long i = 0; i < n; i++) turned[i][i] = 1.0;
     for (int sweep = 0; sweep < 12; sweep++)
@@ -172,12 +174,14 @@ static void leading(long n, double t[DIMENSIONS][DIMENSIONS], double *vector) {
     for (long i = 1; i < n; i++)
         if (t[i][i] > t[best][best]) best = i;
     for (long i = 0; i < n; i++) vector[i] = turned[i][best];
+    return t[best][best];
 }
 
-/* Replace u by the best vector in the DIMENSIONS that powers of W W^T span from it: Lanczos's method, orthogonalized twice. */
-static void span(const Layer *l, float *columns, float *basis) {
+/* Replace u by the best vector in the DIMENSIONS that powers of W W^T span from it: Lanczos's method, orthogonalized twice.
+ * Return the residual |W W^T u - a u| as a share of the eigenvalue a. */
+static double span(const Layer *l, float *columns, float *basis) {
     long n = outputs_of(l), found = 0;
-    double t[DIMENSIONS][DIMENSIONS] = {{0}}, vector[DIMENSIONS], size = 0.0;
+    double t[DIMENSIONS][DIMENSIONS] = {{0}}, vector[DIMENSIONS], size = 0.0, rest = 0.0;
     make_unit(n, l->left);
     memcpy(basis, l->left, n * sizeof(float));
     for (long k = 0; k < DIMENSIONS; k++) {
@@ -192,22 +196,23 @@ static void span(const Layer *l, float *columns, float *basis) {
                 if (j == k) t[k][k] += part;
             }
         size = fmax(size, t[k][k]);
-        double rest = make_unit(n, following);
+        rest = make_unit(n, following);
         if (k + 1 == DIMENSIONS || !(rest > 1e-6 * size)) break;
         t[k][k + 1] = t[k + 1][k] = rest;
     }
-    leading(found, t, vector);
+    double value = leading(found, t, vector);
     memset(l->left, 0, n * sizeof(float));
     for (long j = 0; j < found; j++) subtract(n, (float)-vector[j], basis + j * n, l->left);
     make_unit(n, l->left);
+    return rest * fabs(vector[found - 1]) / fmax(value, FLT_MIN);
 }
 
-/* v = W^T u and u = W v, of unit length, from the best u that Lanczos's method finds; then S = the gradient of <u, W v> in W. */
+/* v = W^T u and u = W v, of unit length, from the best u that Lanczos's method finds, often in one space; then S = the gradient of <u, W v> in W. */
 static void iterate(Layer *l) {
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w;
     long together = rows_together(l);
     float *columns = l->scratch, *turned = columns + depth * together * l->out_w;
-    span(l, columns, turned);
+    for (int again = 0; again < SPACES && span(l, columns, turned) > SETTLED; again++);
     adjoint(l, l->left, l->right, columns);
     make_unit(inputs_of(l), l->right);
     apply(l, l->right, l->left, columns);

@@ -25,7 +25,8 @@ def iterates(linear_map: Any, *tensors: Tensor) -> bool:
 def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     """Replace u by the best vector in the ten dimensions that powers of W Wᵀ span from it, v by Wᵀu, u by W v.
 
-    Both get unit length. Return each ∂⟨u, W v⟩/∂W.
+    Where u has not settled there, it is looked for in the ten dimensions that follow, too. Both get unit length.
+    Return each ∂⟨u, W v⟩/∂W.
     """
     weights = [weight.contiguous() for weight in weights]
     slopes = [torch.empty_like(weight) for weight in weights]
