@@ -106,10 +106,13 @@ def encode(text: str) -> bytes:
 
 
 def append(path: Path, content: str) -> None:
-    """Add `content` to a file and force it to the disk; where the disk refuses, the file keeps its old length."""
+    """Add whole lines to a file and force them to the disk; where the disk refuses, the file keeps its old length.
+
+    A last line without its end, as a kill leaves it, is cut off first: files that grow are read by `read_lines`.
+    """
     data = memoryview(encode(content))
     with writing(path), _kept(path) as handle:
-        length = os.lseek(handle, 0, os.SEEK_END)
+        length = _cut_torn_line(handle)
         try:
             while data:
                 data = data[os.write(handle, data) :]
@@ -119,10 +122,22 @@ def append(path: Path, content: str) -> None:
             raise
 
 
-def cut(path: Path, length: int) -> None:
-    """Shorten a file to `length` bytes."""
-    with writing(path), _kept(path) as handle:
-        os.ftruncate(handle, length)
+def _cut_torn_line(handle: int) -> int:
+    """Return where the last whole line ends, which then is the end of the file."""
+    end = os.lseek(handle, 0, os.SEEK_END)
+    if end and os.pread(handle, 1, end - 1) != b"\n":
+        end = os.pread(handle, end, 0).rfind(b"\n") + 1
+        os.ftruncate(handle, end)
+        os.lseek(handle, end, os.SEEK_SET)
+    return end
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that grows; one without its end is none, and where there is no file there are none."""
+    try:
+        return read_bytes(path).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
 
 
 def read_bytes(path: Path) -> bytes:

@@ -13,7 +13,17 @@ import pytest
 
 from lowcurve import files
 from lowcurve.errors import UserError
-from lowcurve.files import append, atomically, lock, make_folder, own_folder, read_bytes, write_atomic, write_json
+from lowcurve.files import (
+    append,
+    atomically,
+    lock,
+    make_folder,
+    own_folder,
+    read_bytes,
+    read_lines,
+    write_atomic,
+    write_json,
+)
 
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "write_atomic": lambda path: write_atomic(path, "new"),
@@ -157,6 +167,17 @@ def test_an_append_that_the_disk_refuses_leaves_no_torn_line(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "rows")], capture_output=True, text=True)
     assert "free some space" in done.stderr
     assert (tmp_path / "rows").read_text() == "first\n"
+
+
+@pytest.mark.parametrize("torn", [b"", b"half", b"0.1,0.2"])
+@pytest.mark.parametrize("whole", [b"", b"one\n", b"one\n\n"])
+def test_a_line_counts_when_its_end_is_there_and_the_next_begins_on_its_own(tmp_path, whole, torn) -> None:
+    path = tmp_path / "rows"
+    assert read_lines(path) == []
+    path.write_bytes(whole + torn)
+    assert read_lines(path) == whole.splitlines()
+    append(path, "new\n")
+    assert path.read_bytes() == whole + b"new\n"
 
 
 def test_the_holder_of_a_folder_removes_what_killed_writers_left(tmp_path: Path) -> None:

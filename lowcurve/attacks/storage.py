@@ -11,7 +11,7 @@ from typing import Any
 
 from lowcurve.attacks.table import AttackedSample, Evaluation
 from lowcurve.errors import UserError
-from lowcurve.files import append, cut, lock, make_folder, read_bytes, write_json
+from lowcurve.files import append, lock, make_folder, read_bytes, read_lines, write_json
 
 _COLUMNS = [field.name for field in fields(AttackedSample)]
 
@@ -37,22 +37,19 @@ class Storage:
             )
 
     def read(self) -> list[AttackedSample]:
-        """Return the rows so far, each once, after cutting off a torn last line.
+        """Return the rows so far, each once; a new file gets its headings.
 
         Files of earlier versions may hold rows twice, where two processes wrote at the same time.
         """
         try:
-            data = read_bytes(self.samples)
-        except FileNotFoundError:
-            return []
+            lines = read_lines(self.samples)
         except OSError as error:
             raise UserError(f"cannot read {self.samples}: {error.strerror}; remove it") from None
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            cut(self.samples, len(whole))
+        if not lines:
+            append(self.samples, ",".join(_COLUMNS) + "\n")
         rows: dict[tuple[str, int, float, int], AttackedSample] = {}
         try:
-            for record in csv.DictReader(io.StringIO(whole.decode())):
+            for record in csv.DictReader(line.decode() for line in lines):
                 row = _parse(record)
                 rows.setdefault((row.attack, row.steps, row.eps, row.sample), row)
         except (ValueError, KeyError, TypeError, csv.Error) as error:
@@ -62,10 +59,7 @@ class Storage:
     def append(self, rows: Iterable[AttackedSample]) -> None:
         """Add rows and wait until the disk has them."""
         text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        if not self.samples.exists() or not self.samples.stat().st_size:
-            writer.writerow(_COLUMNS)
-        writer.writerows(astuple(row) for row in rows)
+        csv.writer(text, lineterminator="\n").writerows(astuple(row) for row in rows)
         append(self.samples, text.getvalue())
 
     def finish(self, evaluation: Evaluation) -> None:

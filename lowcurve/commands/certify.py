@@ -57,14 +57,13 @@ def certify(
     distances = boundary_distance(found.model, x, y)
     _show(console, certificate, distances)
     sides = explain(console, steps, model, (x, y), distances_at, restarts, seed) if explanations else None
-    if folder is None:
-        console.print("add --output FOLDER to keep the radii and the plot", style="dim")
-        return
-    title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
-    _save(folder, title, certificate, distances, table)
-    if sides is not None:
-        save(folder, title, sides)
-    console.print(text.plain(f"written: {folder}"), style="dim")
+    if folder is not None:
+        title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
+        _save(folder, title, certificate, distances, table)
+        if sides is not None:
+            save(folder, title, sides)
+    advice = f"written: {folder}" if folder else "add --output FOLDER to keep the radii and the plot"
+    console.print(text.plain(advice), style="dim")
 
 
 def _show_layers(console: "Console", table: "Bounds") -> None:

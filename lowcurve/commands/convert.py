@@ -1,11 +1,16 @@
 """`lowcurve convert`: what would surgery do to a model, and what does it change?"""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowcurve.commands import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lowcurve.surgery.report import ConversionReport
 
 
 def convert(
@@ -28,12 +33,8 @@ def convert(
     ] = None,
 ) -> None:
     """Show what surgery would do to a model, layer by layer, and measure it before and after."""
-    from rich.table import Table
-
     from lowcurve import text
     from lowcurve.errors import UserError
-    from lowcurve.geometry.compare import compare
-    from lowcurve.geometry.kinks import describe, kinks
     from lowcurve.surgery.convert import convert as convert_model
 
     count = options.count(samples)
@@ -44,11 +45,29 @@ def convert(
     switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
     low, report = convert_model(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
     console = text.console()
+    _show_changes(console, report)
+    _show_measures(console, model, low, (x, y), stand_in)
+
+
+def _show_changes(console: "Console", report: "ConversionReport") -> None:
+    """Print a row per site, and the counts."""
+    from rich.table import Table
+
     sites = Table("where", "was", "now", "note", box=None, header_style="bold")
     for row in report.rows():
         sites.add_row(*row, style="dim" if row[2] == "left" else None)
     console.print(sites)
     console.print(f"\n{report.summary()}\n", style="bold")
+
+
+def _show_measures(console: "Console", model: Any, low: Any, samples: Any, stand_in: float) -> None:
+    """Print what the models measure before and after, and between them softplus in place of kinks."""
+    from rich.table import Table
+
+    from lowcurve.geometry.compare import compare
+    from lowcurve.geometry.kinks import describe, kinks
+
+    x, y = samples
     found = kinks(model, x[:1])
     columns = ("before", *([f"β = {stand_in:g} for kinks"] if found else []), "after")
     measured = Table(f"on {len(x)} inputs", *columns, box=None, header_style="bold")
@@ -61,7 +80,6 @@ def convert(
             f"kinks have no Hessian, so the curvature of {describe(found)} is not seen in the first column; the second "
             "has softplus in place of ReLU and its like: compare it with the last",
             style="yellow",
-            highlight=False,
         )
 
 

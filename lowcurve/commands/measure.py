@@ -8,6 +8,9 @@ import typer
 from lowcurve.commands import options
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from lowcurve.data.dataset import Dataset, Split
     from lowcurve.geometry.dataset import Measurements
     from lowcurve.geometry.stability import Profile
 
@@ -35,46 +38,51 @@ def measure(
     import warnings
     from contextlib import nullcontext
 
-    from rich.console import Console
-    from rich.markup import escape
-
+    from lowcurve import text
     from lowcurve.evaluation.subject import resolve
-    from lowcurve.files import lock, make_folder
-    from lowcurve.geometry import dataset
+    from lowcurve.files import lock
     from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 
     count = options.count(samples)
     found = resolve(target, data, data_dir, trust)
-    settings: dict[str, Any] = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
-    splits = {"train": found.dataset.train, "test": found.dataset.test}
-    folder = output or (found.folder / "measure" if found.folder else None)
-    model = (
-        found.model if stand_in is None else smooth_stand_in(found.model, splits["test"].batch(slice(1))[0], stand_in)
-    )
-    console, profiles = Console(), {}
-    with lock(make_folder(folder)) if folder else nullcontext(), warnings.catch_warnings():
+    settings = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
+    folder = found.place(output, "measure")
+    example = found.dataset.test.batch(slice(1))[0]
+    model = found.model if stand_in is None else smooth_stand_in(found.model, example, stand_in)
+    console = text.console()
+    with lock(folder) if folder else nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore", KinkWarning)  # a line below says it
-        tables = {
-            name: dataset.measure(
-                model, split, description=f"measuring {name} samples",
-                unfinished=folder / f".{name}.rows" if folder else None, **settings,
-            )
-            for name, split in splits.items()
-        }  # fmt: skip
-        console.print(f"[bold]{escape(found.name)}[/] on {escape(found.dataset.title)}")
+        tables = _tables(model, found.dataset, folder, settings)
+        console.print(text.headline(found.name, f" on {found.dataset.title}"))
         _show_geometry(console, tables, tol)
-        rest = kinks(model, splits["test"].batch(slice(1))[0])
-        console.print(_about_kinks(rest, stand_in), style="yellow" if rest else "dim", highlight=False)
-        if stability:
-            profiles = _profiles(model, found.dataset.test.subset(stability, seed), adversarial, seed)
-            _show_stability(console, profiles)
+        rest = kinks(model, example)
+        console.print(_about_kinks(rest, stand_in), style="yellow" if rest else "dim")
+        profiles = _profiles(model, found.dataset.test, stability, adversarial, seed)
+        _show_stability(console, profiles)
         if folder:
             about = {"stand_in": stand_in, "kinks": rest, "target": found.name, "data": found.dataset.title}
             _save(folder, tables, profiles, parquet, {**settings, **about})
-            for name in splits:
-                (folder / f".{name}.rows").unlink(missing_ok=True)
     advice = f"written: {folder}" if folder else "add --output FOLDER to keep the values of every sample"
-    console.print(escape(advice), style="dim")
+    console.print(text.plain(advice), style="dim")
+
+
+def _tables(
+    model: "nn.Module", data: "Dataset", folder: Path | None, settings: dict[str, Any]
+) -> "dict[str, Measurements]":
+    """Measure both splits; with a folder, a file there keeps what is measured so far."""
+    from lowcurve.geometry.dataset import measure
+
+    return {
+        name: measure(
+            model, split, description=f"measuring {name} samples",
+            unfinished=_unfinished(folder, name) if folder else None, **settings,
+        )
+        for name, split in (("train", data.train), ("test", data.test))
+    }  # fmt: skip
+
+
+def _unfinished(folder: Path, split: str) -> Path:
+    return folder / f".{split}.rows"
 
 
 def _about_kinks(rest: dict[str, int], stand_in: float | None) -> str:
@@ -126,12 +134,14 @@ def _with_error(value: float, error: float) -> str:
     return f"{value:.3g}±{float(f'{error:.1g}'):g}"
 
 
-def _profiles(model: Any, split: Any, adversarial: bool, seed: int) -> "dict[str, Profile]":
+def _profiles(model: "nn.Module", split: "Split", count: int, adversarial: bool, seed: int) -> "dict[str, Profile]":
     """Measure gradient stability in random and, if asked, in adversarial directions."""
     from lowcurve.geometry.stability import DIRECTIONS, gradient_stability
     from lowcurve.progress import track
 
-    x, y = split.batch(slice(None))
+    if not count:
+        return {}
+    x, y = split.subset(count, seed).batch(slice(None))
     chosen = DIRECTIONS if adversarial else DIRECTIONS[:1]
     return {
         direction: gradient_stability(model, x, y, samples=2, seed=seed, direction=direction)
@@ -142,14 +152,18 @@ def _profiles(model: Any, split: Any, adversarial: bool, seed: int) -> "dict[str
 def _show_stability(console: Any, profiles: "dict[str, Profile]") -> None:
     """Print the relative change of the gradient per distance, and its predictions; the last is a median."""
     from rich.table import Table
+    from rich.text import Text
 
+    if not profiles:
+        return
     grid = Table("‖ε‖", *profiles, "r·C_f", "e^(r·C_f) − 1", box=None, header_style="bold")
     first = next(iter(profiles.values()))
     sharp = first.sharp.nanmedian(dim=1).values
     for row, radius in enumerate(first.radii.tolist()):
         measured = [f"{profile.mean[row]:.4g} ± {profile.spread[row]:.2g}" for profile in profiles.values()]
         grid.add_row(f"{radius:.4f}", *measured, f"{first.predicted[row]:.4g}", f"{sharp[row]:.4g}")
-    console.print("\n[bold]gradient stability[/] ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean ± spread)", grid, sep="\n")
+    formula = " ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean ± spread)"
+    console.print(Text.assemble("\n", ("gradient stability", "bold"), formula), grid, sep="\n")
 
 
 def _save(
@@ -173,3 +187,5 @@ def _save(
         "stability": {name: profile.to_dict() for name, profile in profiles.items()},
     }
     write_json(folder / "summary.json", content)
+    for name in tables:
+        _unfinished(folder, name).unlink(missing_ok=True)

@@ -33,23 +33,18 @@ def reproduce(
 
     Runs that other tables share are trained once; run the command again to go on after an interruption.
     """
-    from lowcurve.data import check_name
     from lowcurve.errors import UserError
-    from lowcurve.experiments.reproduce import parse_pairs, reproduce_all, request, request_all
+    from lowcurve.experiments.reproduce import reproduce_all, request, request_all
     from lowcurve.report.terminal import list_experiments, print_result
     from lowcurve.report.write import write_result
     from lowcurve.text import console as plain_console
     from lowcurve.text import plain
+    from lowcurve.training.toml import parse_pairs
 
     console = plain_console()
     if name == "list":
         list_experiments(console)
         return
-    options.choice(("local", "slurm"), executor, "--executor")
-    if slurm and executor != "slurm":
-        raise UserError("expected --slurm beside --executor slurm, got --executor local; leave one out or change it")
-    if data is not None:
-        check_name(data)
     settings = {
         "output": output,
         "results": results,
@@ -58,7 +53,7 @@ def reproduce(
         "rows": options.names(rows, "--rows") if rows else (),
         "seeds": options.whole_numbers(seeds, "--seeds") if seeds else (),
         "overrides": parse_pairs(overrides or []),
-        "executor": executor,
+        "executor": options.choice(("local", "slurm", "here"), executor, "--executor"),
         "jobs": jobs,
         "slurm": parse_pairs(slurm or []),
         "measure": not train_only,

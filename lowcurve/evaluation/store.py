@@ -15,7 +15,7 @@ from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Task
 from lowcurve.evaluation.schema import Line, Taken, check, read_json
 from lowcurve.evaluation.subject import SEED, Subject
-from lowcurve.files import append, read_bytes
+from lowcurve.files import append, read_lines
 from lowcurve.training.runs import Run
 
 FILE = "measurements.jsonl"
@@ -40,8 +40,7 @@ def take(task: Task, subject: Subject, folder: Path) -> None:
     except (TypeError, ValueError, UserError) as error:
         expected = "expected finite numbers, texts and lists of them by names without spaces"
         raise UserError(f"measurement {task.name!r}: {expected}, got {values!s:.200} ({error})") from None
-    # A line that a kill has torn stays where it is: the next begins on a line of its own.
-    append(folder / FILE, "\n" * _torn(folder / FILE) + content + "\n")
+    append(folder / FILE, content + "\n")
 
 
 def taken(folder: Path) -> list[dict[str, Any]]:
@@ -75,18 +74,9 @@ def missing(folder: Path, tasks: Sequence[Task]) -> list[Task]:
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return read_bytes(path).splitlines()
-    except FileNotFoundError:
-        return []
+        return read_lines(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; remove it") from None
-
-
-def _torn(path: Path) -> bool:
-    try:
-        return read_bytes(path)[-1:] not in (b"", b"\n")
-    except OSError:  # there is none, or `append` says what it is
-        return False
 
 
 def _weights(folder: Path) -> str:

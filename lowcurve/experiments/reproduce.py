@@ -1,6 +1,5 @@
 """How is a table reproduced? Train the runs that are missing, measure them, collect what is there, judge it."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -8,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lowcurve.data import check_name
 from lowcurve.environment import environment
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.evaluation.measurement import Task
@@ -102,12 +102,18 @@ class Request:
 
 
 def request(name: str, preset: str, **options: Any) -> Request:
-    """Look up an experiment and a preset by name; unknown rows are refused before anything runs."""
+    """Look up an experiment and a preset by name; what is unknown or does not fit is refused before anything runs."""
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
     if preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
     asked = Request(replace(EXPERIMENTS[name], name=name), PRESETS[preset], **options)
+    if asked.data is not None:
+        check_name(asked.data)
+    if asked.slurm and asked.executor != "slurm":
+        raise UserError(
+            f"expected --slurm beside --executor slurm, got --executor {asked.executor}; leave one out or change it"
+        )
     known = [row.key for row in asked.experiment.rows]
     for row in asked.rows:
         if row not in known:
@@ -202,24 +208,6 @@ def _parts_done(asked: Request, planned: PlannedRun) -> int:
         return read_bytes(planned.folder / "metrics.jsonl").count(b"\n")
     except OSError:
         return 0
-
-
-def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
-    """Read `key=value` words; a value is TOML, or a bare word that stands for itself.
-
-    >>> parse_pairs(["train.epochs=3", "partition=gpu"])
-    {'train.epochs': 3, 'partition': 'gpu'}
-    """
-    pairs: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"expected key=value, got {word!r}; for example train.epochs=3")
-        try:
-            pairs[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            pairs[key] = text
-    return pairs
 
 
 def measure_together(asked: Request) -> Result:

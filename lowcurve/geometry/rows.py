@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowcurve.files import append, cut, read_bytes, write_atomic
+from lowcurve.files import append, read_lines, write_atomic
 
 
 class Rows:
@@ -20,16 +20,12 @@ class Rows:
         self._path, self._about = path, json.dumps(about, sort_keys=True)
 
     def read(self) -> list[dict[str, Tensor]]:
-        """Return the batches so far; the file then holds these and nothing else."""
-        text = read_bytes(self._path) if self._path.exists() else b""
-        whole = text[: text.rfind(b"\n") + 1]
-        lines = whole.decode(errors="replace").splitlines()
-        if not lines or lines[0] != self._about:
+        """Return the batches so far, none of them of something else."""
+        about, *batches = read_lines(self._path) or [b""]
+        if about != self._about.encode():
             write_atomic(self._path, self._about + "\n")
             return []
-        if whole != text:
-            cut(self._path, len(whole))
-        return [_tensors(json.loads(line)) for line in lines[1:]]
+        return [_tensors(json.loads(line)) for line in batches]
 
     def append(self, columns: dict[str, Tensor]) -> None:
         """Add a batch and wait until the disk has it."""

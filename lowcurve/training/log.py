@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
-from lowcurve.files import append, own_folder, read_bytes, write_atomic, writing
+from lowcurve.files import append, own_folder, read_lines, write_atomic, writing
 from lowcurve.layers.spectral import normalized_layers
 from lowcurve.layers.traits import learned_logs
 
@@ -103,9 +103,7 @@ def _whole_rows(path: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the rows up to the first that is none, and what is wrong with that one."""
     rows: list[dict[str, Any]] = []
     try:
-        lines = read_bytes(path).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return rows, ""
+        lines = read_lines(path)
     except OSError as error:
         return rows, str(error.strerror)
     for number, line in enumerate(lines, 1):

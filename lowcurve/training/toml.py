@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,33 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
-    """Set `a.b=value`; the value is TOML, or a bare word that stands for itself."""
-    key, equals, text = override.partition("=")
-    *sections, last = key.strip().split(".")
-    if not equals or not last:
-        raise UserError(f"an override is section.key=value, got {override!r}; for example train.epochs=20")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = text
+    """Set `a.b=value`."""
+    ((key, value),) = parse_pairs([override]).items()
+    *sections, last = key.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise UserError(f"{section} in {override!r} is a value, not a section; see the recipe")
     tree[last] = value
+
+
+def parse_pairs(words: Iterable[str]) -> dict[str, Any]:
+    """Read `key=value` words; a value is TOML, or a bare word that stands for itself.
+
+    >>> parse_pairs(["train.epochs=3", "partition=gpu"])
+    {'train.epochs': 3, 'partition': 'gpu'}
+    """
+    pairs: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        key = key.strip()
+        if not equals or not key or key.endswith("."):
+            raise UserError(f"expected key=value, got {word!r}; for example train.epochs=20")
+        try:
+            pairs[key] = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            pairs[key] = text
+    return pairs
 
 
 def write_toml(tree: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from lowcurve.experiments.executor import perform
-from lowcurve.experiments.reproduce import collect, parse_pairs, request
+from lowcurve.experiments.reproduce import collect, request
+from lowcurve.training.toml import parse_pairs
 
 COMMAND = [
     *(sys.executable, "-m", "lowcurve", "reproduce", "table-geometry", "--rows", "lcnn", "--seeds", "0", "--jobs", "1"),

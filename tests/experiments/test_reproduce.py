@@ -16,11 +16,12 @@ from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.executor import open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset
-from lowcurve.experiments.reproduce import Request, _pending, collect, parse_pairs, reproduce_all, request
+from lowcurve.experiments.reproduce import Request, _pending, collect, reproduce_all, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
 from lowcurve.training.runs import Run
+from lowcurve.training.toml import parse_pairs
 
 TINY = Preset(
     name="tiny",
