@@ -34,7 +34,8 @@ def reproduce(
     Runs that other tables share are trained once; run the command again to go on after an interruption.
     """
     from lowcurve.errors import UserError
-    from lowcurve.experiments.reproduce import reproduce_all, request, request_all
+    from lowcurve.experiments.reproduce import reproduce_all
+    from lowcurve.experiments.request import request, request_all
     from lowcurve.report.terminal import list_experiments, print_result
     from lowcurve.report.write import write_result
     from lowcurve.text import console as plain_console

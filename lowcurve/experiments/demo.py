@@ -16,7 +16,7 @@ from lowcurve.experiments.geometry import GEOMETRY
 from lowcurve.experiments.moons import FIGURE as MOONS
 from lowcurve.experiments.presets import MOONS as MOONS_TRAINING
 from lowcurve.experiments.presets import Preset
-from lowcurve.experiments.reproduce import Request
+from lowcurve.experiments.request import Request
 from lowcurve.experiments.saliency import FIGURE as SALIENCY
 
 COMMAND = "lowcurve demo"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowcurve.experiments.collect import collect
 from lowcurve.experiments.executor import perform
-from lowcurve.experiments.reproduce import collect, request
+from lowcurve.experiments.request import request
 from lowcurve.training.toml import parse_pairs
 
 COMMAND = [

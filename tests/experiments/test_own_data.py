@@ -12,8 +12,9 @@ from lowcurve.cli import app
 from lowcurve.errors import UserError
 from lowcurve.evaluation.names import NAME, data_name
 from lowcurve.experiments import attacks, autoattack, demo, discrepancy, geometry, gradient_robustness, saliency
+from lowcurve.experiments.collect import collect
 from lowcurve.experiments.executor import perform
-from lowcurve.experiments.reproduce import Request, collect
+from lowcurve.experiments.request import Request
 from lowcurve.report.page import write_page
 from lowcurve.report.write import write_index, write_result
 from tests.data import makers

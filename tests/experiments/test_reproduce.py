@@ -13,10 +13,12 @@ from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Samples
 from lowcurve.evaluation.store import taken
 from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.collect import collect
 from lowcurve.experiments.executor import open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset
-from lowcurve.experiments.reproduce import Request, _pending, collect, reproduce_all, request
+from lowcurve.experiments.reproduce import _pending, reproduce_all
+from lowcurve.experiments.request import Request, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config

@@ -72,7 +72,7 @@ def test_overrides_replace_values_of_the_recipe(tmp_path: Path) -> None:
     config = read_config(path, ["train.epochs=7", "method.name=lcnn+gradreg", "data.limit_train=100", 'name="a b"'])
     assert (config.train.epochs, config.method.name, config.data.limit_train) == (7, "lcnn+gradreg", 100)
     assert (config.name, config.data.name) == ("a b", "moons")
-    for wrong, expected in (("train.epochs", "section.key=value"), ("data.name.x=3", "not a section")):
+    for wrong, expected in (("train.epochs", "expected key=value"), ("data.name.x=3", "not a section")):
         with pytest.raises(UserError, match=expected):
             read_config(path, [wrong])
 
