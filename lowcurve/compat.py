@@ -157,6 +157,12 @@ def children(module: nn.Module) -> dict[str, nn.Module]:
     return {name: child for name, child in held.items() if child is not None}
 
 
+def child(module: nn.Module, name: str) -> nn.Module | None:
+    """Return the child of that name, without the search and the error of `getattr` where there is none."""
+    held = getattr(module, "_modules", None)
+    return children(module).get(name) if held is None else held.get(name)
+
+
 def hooks(module: nn.Module, name: str) -> MutableMapping[int, Any]:
     """Return the hooks of one kind (of `CALL_HOOKS` or `STATE_HOOKS`); nobody who cannot see them may go on."""
     found: MutableMapping[int, Any] | None = getattr(module, name, None)

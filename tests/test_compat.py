@@ -14,7 +14,7 @@ from lowcurve.errors import UserError
 
 PACKAGE = Path(compat.__file__).parent
 PRIVATE = re.compile(
-    r"\._version\b|\._parameters\b|"
+    r"\._version\b|\._parameters\b|\._modules\b|\._reversed_padding|"
     r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|nn\.modules\.\w+\._|import _[A-Z]"
     r"|\b_(BatchNorm|NormBase|DropoutNd|ConvNd|compiled_call_impl|check_input_dim|tracer_cls|USER_PRESERVED\w+|is_full_backward_hook)\b"
 )
@@ -80,6 +80,8 @@ def test_children_without_the_private_dictionary() -> None:
     net.register_module("none", None)
     assert compat.children(Hidden(net)) == compat.children(net)  # type: ignore[arg-type]
     assert list(compat.children(net)) == ["0", "1", "2"]
+    for name in ("1", "3"):
+        assert compat.child(Hidden(net), name) is compat.child(net, name)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

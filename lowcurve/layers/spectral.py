@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
-from lowcurve.compat import foreach, write_count
+from lowcurve.compat import child, foreach, write_count
 from lowcurve.errors import UserError
 from lowcurve.kernels.engine import in_backward, is_transformed, snapshot
 from lowcurve.kernels.unit import unit_weights
@@ -211,7 +211,7 @@ def _check_weight(module: nn.Module) -> None:
 
 def spectral_of(module: nn.Module) -> SpectralNorm | None:
     """Return the layer's `SpectralNorm`, or None where it has none."""
-    lists: Any = module._modules.get("parametrizations")  # looked up for every module of a net in every step
+    lists: Any = child(module, "parametrizations")  # looked up for every module of a net in every step
     if lists is None or "weight" not in lists:
         return None
     for link in lists["weight"]:  # a loop, which every compiler of PyTorch 2 can read

@@ -51,20 +51,8 @@ class LinearMap:
             return cls((module.in_features,), (module.out_features,))
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             raise UserError(f"expected a Linear or Conv layer, got {type(module).__name__}")
-        dims = len(module.kernel_size)
-        size = (input_size,) * dims if isinstance(input_size, int) else tuple(input_size or ())
-        if len(size) != dims:
-            raise UserError(
-                f"{type(module).__name__} needs input_size, the {dims} spatial size(s) of its input, for example "
-                f"{(32,) * dims}; got {input_size}"
-            )
-        if module.padding_mode not in ("zeros", "circular"):
-            raise UserError(
-                f"{type(module).__name__} with padding_mode={module.padding_mode!r} is not supported; "
-                "use 'zeros' or 'circular'"
-            )
-        flat = module._reversed_padding_repeated_twice  # (last dim before, after, ..., first dim before, after)
-        padding = tuple((flat[2 * i], flat[2 * i + 1]) for i in reversed(range(dims)))
+        size = _checked_size(module, input_size)
+        padding = _padding(module)
         output = []
         for n, k, s, d, (before, after) in zip(
             size, module.kernel_size, module.stride, module.dilation, padding, strict=True
@@ -148,3 +136,28 @@ def _unpad(x: Tensor, axis: int, n: int, before: int, after: int, circular: bool
 
 def _resized(x: Tensor, size: int, axis: int) -> tuple[int, ...]:
     return tuple(size if i == axis else n for i, n in enumerate(x.shape))
+
+
+def _checked_size(
+    module: nn.Conv1d | nn.Conv2d | nn.Conv3d, input_size: tuple[int, ...] | int | None
+) -> tuple[int, ...]:
+    """Return the spatial size of the input, one number for each dimension of the kernel."""
+    dims, kind = len(module.kernel_size), type(module).__name__
+    size = (input_size,) * dims if isinstance(input_size, int) else tuple(input_size or ())
+    if len(size) != dims:
+        raise UserError(
+            f"{kind} needs input_size, the {dims} spatial size(s) of its input, for example {(32,) * dims}; "
+            f"got {input_size}"
+        )
+    if module.padding_mode not in ("zeros", "circular"):
+        raise UserError(f"{kind} with padding_mode={module.padding_mode!r} is not supported; use 'zeros' or 'circular'")
+    return size
+
+
+def _padding(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> tuple[tuple[int, int], ...]:
+    """Return how much is added before and after, for each dimension."""
+    if module.padding == "same":  # an odd number has its larger half after
+        totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    sides = (0,) * len(module.kernel_size) if isinstance(module.padding, str) else module.padding
+    return tuple((int(side), int(side)) for side in sides)

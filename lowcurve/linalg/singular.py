@@ -41,17 +41,8 @@ def largest_singular(
     size = min(basis_size, v.numel())
     iterations = 0
     while True:
-        basis, images = [v], []
-        for _ in range(size):
-            image = linear_map.adjoint(weight, linear_map.apply(weight, basis[-1].view(shape))).flatten()
-            images.append(image)
-            iterations += 1
-            following, _ = orthogonalize(image[None], torch.stack(basis)[None])
-            norm = following.norm()
-            if len(basis) == size or norm <= 1e-6 * images[0].norm():
-                break
-            basis.append(following[0] / norm)
-        stack, stacked = torch.stack(basis[: len(images)]), torch.stack(images)
+        stack, stacked = _krylov(linear_map, weight, v, shape, size)
+        iterations += len(stacked)
         gram = (stack @ stacked.T).double()
         coefficients = torch.linalg.eigh((gram + gram.T) / 2).eigenvectors[:, -1].to(v.dtype)
         v = coefficients @ stack
@@ -63,3 +54,17 @@ def largest_singular(
         residual = float((linear_map.adjoint(weight, u).flatten() - sigma**2 * v).norm()) / sigma
         if residual <= tolerance * sigma or iterations >= max_iterations:
             return SingularPair(scale * sigma, u / sigma, v.view(shape), scale * residual, iterations)
+
+
+def _krylov(linear_map: LinearMap, weight: Tensor, v: Tensor, shape: torch.Size, size: int) -> tuple[Tensor, Tensor]:
+    """Return an orthonormal basis of v, WᵀWv, …, at most `size` vectors as rows, and the images of its vectors."""
+    basis, images = [v], []
+    for _ in range(size):
+        image = linear_map.adjoint(weight, linear_map.apply(weight, basis[-1].view(shape))).flatten()
+        images.append(image)
+        following, _ = orthogonalize(image[None], torch.stack(basis)[None])
+        norm = following.norm()
+        if len(basis) == size or norm <= 1e-6 * images[0].norm():
+            break
+        basis.append(following[0] / norm)
+    return torch.stack(basis), torch.stack(images)

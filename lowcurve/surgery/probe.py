@@ -6,7 +6,7 @@ its inputs, and which module alone reads the output of a convolution or linear l
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
+from lowcurve.surgery.nested import as_call, cloned, tensors
 from lowcurve.surgery.rules import ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
 
 LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -162,7 +163,7 @@ def run_once(model: nn.Module, example_input: Any) -> Probe:
 
 
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
-    args, kwargs = _cloned(as_call(example_input))  # the model may overwrite its input
+    args, kwargs = cloned(as_call(example_input))  # the model may overwrite its input
     watch = Probe()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     forked = torch.random.fork_rng(devices=list(devices))
@@ -184,36 +185,3 @@ def _hooks(model: nn.Module, watch: Probe) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def as_call(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read an example as a call: a tuple is several arguments, a dict keyword arguments, anything else the argument."""
-    if isinstance(example_input, Mapping):
-        return (), dict(example_input)
-    return (tuple(example_input) if isinstance(example_input, tuple) else (example_input,)), {}
-
-
-def _cloned(value: Any) -> Any:
-    """Return nested tuples, lists and dicts with a clone of every tensor inside."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return type(value)((key, _cloned(item)) for key, item in value.items())
-    if isinstance(value, tuple | list):
-        items = [_cloned(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor inside nested tuples, lists, mappings and objects with `logits`."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors(item)
-    elif hasattr(value, "logits"):
-        yield from tensors(vars(value))

@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 from lowcurve.compat import DROPOUTS, children, forget_tracer
 from lowcurve.errors import UserError
 from lowcurve.surgery.inlined import inline
-from lowcurve.surgery.probe import ForwardRecord, tensors
+from lowcurve.surgery.nested import tensors
+from lowcurve.surgery.probe import ForwardRecord
 from lowcurve.surgery.rules import MODULE_OF, REPLACED, activation_rule
 
 _REMEDY = (

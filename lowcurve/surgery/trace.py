@@ -20,7 +20,8 @@ from lowcurve.compat import children
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import learned
 from lowcurve.surgery.inlined import is_inlined
-from lowcurve.surgery.probe import ForwardRecord, FunctionCall, Probe, probe, tensors
+from lowcurve.surgery.nested import tensors
+from lowcurve.surgery.probe import ForwardRecord, FunctionCall, Probe, probe
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rewrite import module_for, rewrite, spelled
 from lowcurve.surgery.rules import MODULE_OF, REPLACED, activation_rule

@@ -9,7 +9,7 @@ from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBa
 from lowcurve.errors import UserError
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.traits import constants
-from lowcurve.surgery.convert import rescale_statistics
+from lowcurve.surgery.replace import rescale_statistics
 from tests.surgery.zoo import SMALL, TOKENS, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
 
 

@@ -1,0 +1,68 @@
+"""What is inside an example input or an output? Tensors, nested in tuples, lists, mappings and objects with `logits`.
+
+A kind of container that is not known here is registered with `tensors`, and with `cloned` where models may overwrite
+what is inside.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import singledispatch
+from typing import Any
+
+from torch import Tensor
+
+
+def as_call(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read an example as a call: a tuple is several arguments, a dict keyword arguments, anything else the argument."""
+    if isinstance(example_input, Mapping):
+        return (), dict(example_input)
+    return (tuple(example_input) if isinstance(example_input, tuple) else (example_input,)), {}
+
+
+@singledispatch
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield every tensor inside.
+
+    >>> from torch import ones
+    >>> list(tensors({"a": [ones(1), 3], "b": None}))
+    [tensor([1.])]
+    """
+    if hasattr(value, "logits"):
+        yield from tensors(vars(value))
+
+
+@tensors.register
+def _(value: Tensor) -> Iterator[Tensor]:
+    yield value
+
+
+@tensors.register(tuple)
+@tensors.register(list)
+def _(value: Iterable[Any]) -> Iterator[Tensor]:
+    for item in value:
+        yield from tensors(item)
+
+
+@tensors.register
+def _(value: Mapping) -> Iterator[Tensor]:
+    yield from tensors(list(value.values()))
+
+
+@singledispatch
+def cloned(value: Any) -> Any:
+    """Return the same with a clone of every tensor inside."""
+    return value
+
+
+cloned.register(Tensor, Tensor.clone)
+
+
+@cloned.register
+def _(value: dict) -> Any:
+    return type(value)((key, cloned(item)) for key, item in value.items())
+
+
+@cloned.register(tuple)
+@cloned.register(list)
+def _(value: Any) -> Any:
+    items = [cloned(item) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
