@@ -49,6 +49,7 @@ def convert(
     `init_gamma` are β and γ to start from; modules named in `skip`, and what is inside them, are left as they are. A
     model that could only be converted in part is refused by a `UserError` that names the module and the remedy.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> low, report = convert(net, torch.zeros(1, 4))
     >>> report.summary()

@@ -18,7 +18,7 @@ from lowcurve.training.toml import parse_pairs
 COMMAND = [
     *(sys.executable, "-m", "lowcurve", "reproduce", "table-geometry", "--rows", "lcnn", "--seeds", "0", "--jobs", "1"),
     *("--set", "model.width=4", "--set", "train.epochs=6", "--set", "train.checkpoint_seconds=0"),
-    *("--set", "data.limit_train=192", "--set", "data.limit_test=16"),
+    *("--set", "data.limit_train=64", "--set", "data.limit_test=4"),
 ]
 PATIENCE = 300  # seconds, for machines that are busy
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import ANY
 
@@ -14,7 +15,7 @@ from lowcurve.evaluation.measurement import Samples
 from lowcurve.evaluation.store import taken
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.collect import collect
-from lowcurve.experiments.executor import open_pool, perform, slurm_pool
+from lowcurve.experiments.executor import _here, open_pool, perform, slurm_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import _pending, reproduce_all
@@ -44,7 +45,21 @@ TABLE = replace(EXPERIMENTS["table-geometry"], data="digits", model="mlp", rows=
 
 @pytest.fixture
 def asked(tmp_path):
-    return Request(TABLE, TINY, tmp_path / "runs", tmp_path / "results", jobs=2)
+    return Request(TABLE, TINY, tmp_path / "runs", tmp_path / "results", executor="here")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    list(reproduce_all([Request(TABLE, TINY, folder / "runs", folder / "results", executor="here")], print, {}))
+    return folder
+
+
+@pytest.fixture
+def done(made, asked):
+    """The same table with all its runs."""
+    shutil.copytree(made, asked.output.parent, dirs_exist_ok=True)
+    return asked
 
 
 def state(folder):
@@ -54,8 +69,10 @@ def state(folder):
 
 
 def test_a_table_from_nothing_and_nothing_twice(asked):
+    """One row in this process, the other by a worker."""
     lines = []
     assert not next(reproduce_all([replace(asked, rows=("standard",))], lines.append, {})).complete
+    asked = replace(asked, executor="local", jobs=2)
     partial = collect(asked)
     assert not partial.complete
     assert [bool(row["cells"]) for row in partial.rows] == [True, False]
@@ -77,9 +94,9 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     assert {path.suffix for path in write_result(result, asked.results / "tiny")} == {".md", ".tex", ".csv"}
 
 
-def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
+def test_records_stand_in_for_runs_whose_folder_is_gone(done):
     """Numbers on record stay in the table; whether their runs are made again is the caller's choice."""
-    (result,) = reproduce_all([asked], lambda line: None, {})
+    asked, result = done, collect(done)
     for planned in asked.grid():
         shutil.rmtree(planned.folder)
     assert replace(collect(asked), created=result.created) == result
@@ -97,11 +114,10 @@ def test_records_stand_in_for_runs_whose_folder_is_gone(asked):
     assert again.rows == result.rows  # the same bits
 
 
-def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
-    one = replace(asked, rows=("standard",))
+def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(done):
+    one = replace(done, rows=("standard",))
     (planned,) = one.grid()
-    list(reproduce_all([one], lambda line: None, {}))
-    path = asked.records / "runs" / f"{planned.name}.json"
+    path = done.records / "runs" / f"{planned.name}.json"
     record = json.loads(path.read_text())
     record["environment"]["started"] = "earlier"
     record["measurements"]["pgd"] = record["measurements"]["geometry"]
@@ -111,13 +127,14 @@ def test_a_run_trained_anew_forgets_what_was_measured_of_the_old_one(asked):
     record["environment"]["started"] = "earlier"
     path.write_text(json.dumps(record))
     (planned.folder / "measurements.jsonl").unlink()
-    assert not any(row["cells"] for row in collect(one).rows)
+    assert [bool(row["cells"]) for row in collect(one).rows] == [False, True]
 
 
 def test_pictures_outlive_their_runs(tmp_path):
     """A record holds no pictures: the table keeps its own, and such a run does not count as answered."""
     moons = replace(EXPERIMENTS["figure-moons"], rows=EXPERIMENTS["figure-moons"].rows[:1])
-    asked = Request(moons, replace(TINY, training={"model.width": 4, "train.epochs": 1}), tmp_path / "runs", tmp_path)
+    tiny = replace(TINY, training={"model.width": 4, "train.epochs": 1})
+    asked = Request(moons, tiny, tmp_path / "runs", tmp_path, executor="here")
     (result,) = reproduce_all([asked], lambda line: None, {})
     assert result.extra
     for planned in asked.grid():
@@ -157,7 +174,7 @@ def _check_the_record(asked, result):
 
 def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
     """One worker finds no data; the other row, already trained, is still in the table."""
-    broken = replace(asked, rows=("lcnn",), data="cifar10", data_dir=tmp_path)
+    broken = replace(asked, rows=("lcnn",), data="cifar10", data_dir=tmp_path, executor="local")
     lines = []
     failures = {}
     list(reproduce_all([broken], lines.append, failures))
@@ -227,6 +244,7 @@ def test_the_demo_from_nothing_to_a_page(tmp_path, monkeypatch):
     preset = replace(demo.PRESET, training=short, by_data={"moons": moons}, samples=TINY.samples)
     monkeypatch.setattr(demo, "PRESET", preset)
     monkeypatch.setattr(demo, "_MOONS_ROWS", ("standard", "lcnn"))
+    monkeypatch.setattr("lowcurve.experiments.reproduce.open_pool", lambda *_: nullcontext(_here))
     shown = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert f"Report: {tmp_path / 'report.html'}" in shown.output
