@@ -24,8 +24,12 @@ class _Lines(logging.Handler):
 
 def train(
     recipe: Annotated[
-        Path, typer.Argument(help="DATA-MODEL-METHOD, a recipe (TOML), or config.toml of an earlier run.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="DATA-MODEL-METHOD, a recipe (TOML), or config.toml of an earlier run. "
+            "Without it --from RUN is fine-tuned on its own data."
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Override a value, such as train.epochs=20; repeatable.")
     ] = None,
@@ -33,6 +37,7 @@ def train(
         str | None,
         typer.Option("--from", help="Fine-tune this run or package:factory instead of a new network."),
     ] = None,
+    only: Annotated[str | None, typer.Option(help="smoothness: train β and γ alone, all weights stay.")] = None,
     output: options.Output = None,
     data_dir: options.DataDir = None,
     resume: Annotated[str, typer.Option(help="auto: go on where the run was stopped. never: refuse.")] = "never",
@@ -43,17 +48,34 @@ def train(
     from lowcurve.training.loop import train as run_training
 
     options.choice(("auto", "never"), resume, "--resume")
+    if only is not None:
+        options.choice(("smoothness", "everything"), only, "--only")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
     logging.getLogger("lowcurve").setLevel(logging.INFO)
-    paths = {"output": output, "data.dir": data_dir, "model.from": source}
+    paths = {"output": output, "data.dir": data_dir, "model.from": source, "train.only": only}
     given = [f"{key}={str(value)!r}" for key, value in paths.items() if value is not None]
-    config = read_config(recipe, [*given, *(changes or [])])
-    if trust is None and source is None and _is_of_a_run(recipe):
+    given += changes or []
+    config = _fine_tuning(source, given) if recipe is None else read_config(recipe, given)
+    if recipe is not None and trust is None and source is None and _is_of_a_run(recipe):
         _refuse_names_of_files(config, read_config(recipe), recipe)
     run = run_training(config, resume="auto" if resume == "auto" else "never", factory=trust)
     if os.environ.get("RANK", "0") == "0":
         summary = run.summary
         typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")
+
+
+def _fine_tuning(source: str | None, changes: list[str]) -> "Config":
+    """Return the recipe that makes the network of a run smooth, on the data and in the batches of that run."""
+    from lowcurve.errors import UserError
+    from lowcurve.training.fine_tuning import fine_tuning_of
+    from lowcurve.training.runs import load_config
+
+    if source is None or not Path(source).is_dir():
+        raise UserError(
+            "expected a recipe, such as cifar10-resnet18-lcnn, or --from RUN alone to fine-tune that run; for a model "
+            "of your own name the data too: lowcurve train cifar10-fine-tune --from package:factory"
+        )
+    return fine_tuning_of(load_config(source), changes)
 
 
 def _is_of_a_run(recipe: Path) -> bool:

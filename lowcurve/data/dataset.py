@@ -100,6 +100,25 @@ class Dataset:
         """The shape of one sample, (C, H, W) or (d,)."""
         return tuple(self.train.images.shape[1:])
 
+    def held_out(self, count: int | None, seed: int = 0) -> "Dataset":
+        """Return `count` training samples, each class with its share, in place of the test split: for choices.
+
+        What is left to train on is what `subset` of as many samples draws by the same seed.
+        """
+        if count is None:
+            return self
+        if not 1 <= count <= len(self.train) - 2:
+            raise UserError(
+                f"expected 1 to {len(self.train) - 2} samples to hold out of {len(self.train)}, got {count}; "
+                "training needs the others"
+            )
+        chosen = torch.zeros(len(self.train), dtype=torch.bool)
+        chosen[stratified(self.train.labels, len(self.train) - count, seed)] = True
+        train, held = (Split(self.train.images[part], self.train.labels[part]) for part in (chosen, ~chosen))
+        return replace(
+            self, train=train, test=held, title=subset_title(self.title, len(train), len(held), "validation")
+        )
+
     def subset(self, train: int | None = None, test: int | None = None, seed: int = 0) -> "Dataset":
         """Return a smaller data set whose title says so; the splits are drawn by :meth:`Split.subset`."""
         smaller = replace(self, train=self.train.subset(train, seed), test=self.test.subset(test, seed))
@@ -128,13 +147,14 @@ def to_unit(images: Tensor) -> Tensor:
     return images.to(torch.float32).div_(255) if images.dtype == torch.uint8 else images
 
 
-def subset_title(title: str, train: int, test: int) -> str:
-    """Name a part of a data set.
+def subset_title(title: str, train: int, test: int, judged: str = "test") -> str:
+    """Name a part of a data set; `judged` is what it is judged on, "validation" where that was held out of training.
 
     >>> subset_title("CIFAR-10 (20,000/5,000 subset)", 2000, 500)
     'CIFAR-10 (2,000/500 subset)'
     """
     whole = re.sub(r" \([\d,]+/[\d,]+ subset\)$", "", title)
+    whole = whole if judged == "test" else f"{whole} {judged}"
     return f"{whole} ({train:,}/{test:,} subset)"
 
 

@@ -67,7 +67,7 @@ def resolve(
         config = load_config(target)
         dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
         if data is None:  # the samples that the run was trained and tested on
-            dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
+            dataset = config.data.parts(dataset)
         found = Subject(load(target, factory=trust), dataset, Path(target).name, Path(target))
     elif data is None:
         load_factory(str(target))

@@ -4,25 +4,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
     Field,
     SerializeAsAny,
     ValidationError,
-    create_model,
     field_validator,
     model_validator,
 )
 
-from lowcurve.data import DATASETS
+from lowcurve.data import DATASETS, Dataset, load_dataset
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.methods import FirstValues, Method, find_method, resolve, sharpness
+from lowcurve.methods import resolve, sharpness
 from lowcurve.models import MODELS
-from lowcurve.objectives import TERMS, Term
+from lowcurve.objectives import TERMS
+from lowcurve.training.coefficients import MethodConfig, method_section
 from lowcurve.training.recipes import in_name, named_recipe, renamed
 from lowcurve.training.settings import Section, TrainConfig
 from lowcurve.training.toml import apply_override, read_toml, write_toml
@@ -34,6 +33,9 @@ class DataConfig(Section):
     name: str = Field(default="digits", description="a data set's name, folder:PATH or parquet:PATH")
     dir: Path | None = Field(default=None, description="where the files are; default $LOWCURVE_DATA or the cache")
     limit_train: int | None = Field(default=None, ge=2, description="use so many training samples only")
+    validation: int | None = Field(
+        default=None, ge=1, description="hold out so many training samples and judge on them, not on the test split"
+    )
     limit_test: int | None = Field(default=None, ge=1, description="use so many test samples only")
     augmentation: tuple[str, ...] | None = Field(default=None, description="default: what is customary for the set")
 
@@ -43,6 +45,14 @@ class DataConfig(Section):
         if not name.startswith(("folder:", "parquet:")) and name not in DATASETS:
             raise unknown_name("data set", name, DATASETS)
         return name
+
+    def load(self) -> Dataset:
+        """Read the samples: what is held out first, then the parts of both splits."""
+        return self.parts(load_dataset(self.name, self.dir))
+
+    def parts(self, dataset: Dataset) -> Dataset:
+        """Return the samples that are meant of all."""
+        return dataset.held_out(self.validation).subset(self.limit_train, self.limit_test)
 
 
 class ModelConfig(Section):
@@ -62,72 +72,6 @@ class ModelConfig(Section):
         if name not in MODELS:
             raise unknown_name("model", name, MODELS)
         return name
-
-
-class MethodConfig(FirstValues):
-    """Which method, and its coefficients where they differ from the method's own.
-
-    The section of a recipe, `method_section()`, has the coefficients of every term too.
-    """
-
-    name: str = Field(default="lcnn", description="a key of METHODS, or several joined by +")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_coefficients(cls, given: Any) -> Any:
-        """Put the method's own coefficients where the recipe names none."""
-        if not isinstance(given, Mapping) or not isinstance(name := given.get("name", "lcnn"), str):
-            return given
-        return {**find_method(name).coefficients, **given}
-
-    @property
-    def method(self) -> Method:
-        """The method by that name."""
-        return find_method(self.name)
-
-    @property
-    def coefficients(self) -> dict[str, Any]:
-        """The numbers alone."""
-        return {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
-
-    def foreign(self) -> list[str]:
-        """Return what a reader may not know: coefficients of others' terms that the method has not and nobody set."""
-        others = [term for name, term in TERMS.items() if name not in self.method.terms]
-        return [
-            key
-            for term in others
-            if not term.__module__.startswith("lowcurve.")
-            for key, info in term.model_fields.items()
-            if getattr(self, key) == info.default
-        ]
-
-    def __reduce__(self) -> Any:
-        return _restored, (self.model_dump(),)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """The coefficients of terms."""
-
-
-def method_section() -> type[MethodConfig]:
-    """Return the schema of `[method]`: the coefficients of every term of `TERMS` as it is now."""
-    return _assembled(tuple(TERMS.items()))
-
-
-@cache
-def _assembled(terms: tuple[tuple[str, type[Term]], ...]) -> type[MethodConfig]:
-    fields: dict[str, Any] = {}
-    for name, term in terms:
-        for key, info in term.model_fields.items():
-            if key in fields or key in MethodConfig.model_fields:
-                raise UserError(f"term {name!r} declares the coefficient {key!r}, which exists already; rename it")
-            fields[key] = (info.annotation, info)
-    return create_model("MethodConfig", __base__=MethodConfig, **fields)
-
-
-def _restored(values: dict[str, Any]) -> MethodConfig:
-    return method_section().model_validate(values)
 
 
 class Config(Section):
@@ -162,6 +106,13 @@ class Config(Section):
             raise ValueError("train.compile has no double backprop, which gradient penalties need; leave it out")
         if self.train.mixup and any(term.overrides("change_inputs", "change_scores") for term in terms.values()):
             raise ValueError(f"train.mixup gives samples two labels, {self.method.name} needs one each; leave one out")
+        for key in ("beta", "gamma"):
+            final, first = getattr(self.train, f"final_{key}"), getattr(self.method, f"init_{key}")
+            if final is not None and final > first:
+                raise ValueError(
+                    f"train.final_{key} is where {key} falls to from method.init_{key} ({first:g}), got {final:g}; "
+                    "give a smaller one"
+                )
         if any(part in self.name for part in "/\\\0") or self.name in (".", ".."):
             raise ValueError(f"name is one folder, got {self.name!r}; put the rest in `output`")
         return self
@@ -182,13 +133,17 @@ class Config(Section):
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
     tree = None if os.path.exists(path) else named_recipe(str(path))  # noqa: PTH110 (Path.exists fails on long names)
-    tree = read_toml(path) if tree is None else tree
+    return change_config(read_toml(path) if tree is None else tree, overrides, str(path))
+
+
+def change_config(tree: dict[str, Any], overrides: Sequence[str], where: str) -> Config:
+    """Apply overrides to a tree of values; its name follows them, unless they name it too."""
     before = {section: dict(values) for section, values in tree.items() if isinstance(values, dict)}
     for override in overrides:
         apply_override(tree, override)
     if not any(override.partition("=")[0].strip() == "name" for override in overrides):
         tree = renamed(tree, before)
-    return parse_config(tree, str(path))
+    return parse_config(tree, where)
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import cached
 
 from lowcurve import checks
-from lowcurve.data import Split, load_dataset
+from lowcurve.data import Dataset, Split
 from lowcurve.data.loader import batches
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, check_factory
@@ -33,6 +33,7 @@ from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, run_environment
 from lowcurve.training.session import Session
+from lowcurve.training.smoothing import Ceilings, coefficients, train_only_smoothness
 from lowcurve.training.start import Resume, claim
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.sync import synchronize
@@ -65,19 +66,10 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
 
 def _prepare(config: Config, world: World, run: Run) -> Session:
     """Load the data, make the network and the optimizer, and take them to the newest checkpoint."""
-    dataset = load_dataset(config.data.name, config.data.dir)
-    dataset = dataset.subset(config.data.limit_train, config.data.limit_test)
+    dataset = config.data.load()
     checkpoint = latest_checkpoint(run.folder / "checkpoints")
     world.wait()  # the first process writes below
-    torch.manual_seed(config.train.seed)
-    shape = dataset.input_size, dataset.num_classes
-    if config.model.source is None or checkpoint:
-        model = network(config, *shape, run.folder, run.factory)
-    else:
-        model = start_from(config, *shape, run.factory)
-    model = model.to(world.device).train()
-    if config.train.channels_last and len(dataset.input_size) == 3:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = _network(config, world, run, dataset, resumed=checkpoint is not None)
     average = WeightAverage(model, config.train.ema) if config.train.ema else None
     if config.train.compile:
         model.compile()
@@ -85,9 +77,17 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
         model = synchronize(model)
     wrapped = world.wrap(model)
     method, optimizer = config.method.method, make_optimizer(model, config.train)
-    step = TrainingStep(wrapped, method, config.method.coefficients, getattr(torch, config.train.precision))
     session = Session(
-        config, world, run, dataset, model, step, optimizer, Meter(columns(method), world.device), average
+        config,
+        world,
+        run,
+        dataset,
+        model,
+        TrainingStep(wrapped, method, coefficients(config, len(dataset.train)), getattr(torch, config.train.precision)),
+        optimizer,
+        Meter(columns(method), world.device),
+        Ceilings(model, config),
+        average,
     )
     if checkpoint:
         session.restore(checkpoint)
@@ -98,6 +98,22 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     if not checkpoint:
         session.save()  # a full disk or a wrong folder shows now, not after the first hour
     return session
+
+
+def _network(config: Config, world: World, run: Run, dataset: Dataset, resumed: bool) -> nn.Module:
+    """Make the network, with weights of the seed, of `model.from`, or to be filled from a checkpoint."""
+    torch.manual_seed(config.train.seed)
+    shape = dataset.input_size, dataset.num_classes
+    if config.model.source is None or resumed:
+        model = network(config, *shape, run.folder, run.factory)
+    else:
+        model = start_from(config, *shape, run.factory)
+    model = model.to(world.device).train()
+    if config.train.channels_last and len(dataset.input_size) == 3:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.train.only == "smoothness":
+        train_only_smoothness(model)
+    return model
 
 
 def _train(session: Session, request: StopRequest) -> None:
@@ -150,6 +166,7 @@ def _step(session: Session, x: Tensor, y: Tensor, done: int, total: int) -> None
     if settings.clip_gradient is not None:
         nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
     session.optimizer.step()
+    session.ceilings.lower(done / total)
     session.world.average_statistics(session.model)
     if session.average is not None:
         session.average.update(session.model, done)

@@ -25,6 +25,7 @@ from lowcurve.training.distributed import World
 from lowcurve.training.divergence import advice
 from lowcurve.training.log import Meter, rows_before
 from lowcurve.training.runs import Run
+from lowcurve.training.smoothing import Ceilings
 from lowcurve.training.step import TrainingStep
 
 _AVERAGE = "average."
@@ -42,6 +43,7 @@ class Session:
     training_step: TrainingStep  # of the model itself, or of the model behind DistributedDataParallel
     optimizer: torch.optim.Optimizer
     meter: Meter
+    ceilings: Ceilings
     average: WeightAverage | None = None
     epoch: int = 0
     step: int = 0

@@ -29,6 +29,10 @@ class TrainConfig(Section):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of a label given to all classes")
     mixup: float = Field(default=0.0, ge=0, le=100, description="α of the Beta(α, α) that mixes pairs of samples")
     ema: float = Field(default=0.0, ge=0, lt=1, description="decay of the average of weights, which is the result")
+    only: Literal["everything", "smoothness"] = Field(default="everything", description="smoothness: β and γ alone")
+    final_beta: float | None = Field(default=None, gt=0, description="β falls from init_beta to this or below")
+    final_gamma: float | None = Field(default=None, gt=0, description="γ falls from init_gamma to this or below")
+    scale_penalties: bool = Field(default=False, description="λβ, λγ for as few steps as these, not the paper's")
     seed: int = Field(default=0, ge=0, lt=2**31)
     evaluate_every: int = Field(default=1, ge=1, description="epochs between evaluations")
     checkpoint_seconds: float = Field(default=60, ge=0, description="least time between checkpoints")
@@ -55,6 +59,8 @@ class TrainConfig(Section):
             raise ValueError(
                 f"train.warmup ends before the first milestone, {self.milestones[0]:g}; got {self.warmup:g}"
             )
+        if self.scale_penalties and self.optimizer != "sgd":
+            raise ValueError("train.scale_penalties counts the way that SGD goes, and AdamW does not; leave one out")
         if self.accumulate > self.batch_size // 2:
             raise ValueError(
                 f"train.accumulate leaves at least 2 samples per piece, so at most {self.batch_size // 2} pieces of "
