@@ -4,11 +4,25 @@ from collections.abc import Callable
 
 import typer
 
-from lowcurve.commands import attack, certify, cite, convert, data, demo, doctor, measure, report, reproduce, train
+from lowcurve.commands import (
+    attack,
+    certify,
+    cite,
+    convert,
+    data,
+    demo,
+    doctor,
+    measure,
+    report,
+    reproduce,
+    train,
+    tune,
+)
 
 VERBS: dict[str, Callable[..., None] | typer.Typer] = {
     "demo": demo.demo,
     "train": train.train,
+    "tune": tune.tune,
     "measure": measure.measure,
     "attack": attack.attack,
     "certify": certify.certify,

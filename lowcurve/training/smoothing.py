@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import learned_logs, learned_parameters
+from lowcurve.methods import FirstValues
 from lowcurve.training.config import Config
 from lowcurve.training.optimizer import learning_rate
 from lowcurve.training.settings import TrainConfig
@@ -86,11 +87,9 @@ def coefficients(config: Config, samples: int) -> dict[str, Any]:
         return numbers
     steps = config.train.epochs * math.ceil(samples / config.train.batch_size)
     factor = max(1.0, way(TrainConfig(), _PAPER_STEPS) / way(config.train, steps))
-    return {
-        **numbers,
-        "lambda_beta": factor * config.method.lambda_beta,
-        "lambda_gamma": factor * config.method.lambda_gamma,
-    }
+    smaller = FirstValues().init_beta / config.method.init_beta
+    scales = {"lambda_beta": factor * smaller, "lambda_gamma": factor}
+    return {**numbers, **{key: scale * numbers[key] for key, scale in scales.items()}}
 
 
 def way(settings: TrainConfig, steps: int) -> float:

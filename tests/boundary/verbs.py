@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "measure": [GOOD, *WORK, "--stability=0"],
     "attack": [GOOD, *WORK, "--attacks=fgsm"],
     "certify": [GOOD, *WORK],
+    "tune": [GOOD, *WORK, "--betas=10", "--steps=pgd=1,apgd-t=1,square=1"],
     "convert": [GOOD, "--input-size=1,8,8", "--samples=4"],
     "reproduce": ["table-geometry", "--output={runs}", "--results={runs}"],
     "report": ["{runs}"],
@@ -38,10 +39,12 @@ ARGUMENTS: dict[str, list[str]] = {
 FINE: dict[str, set[str]] = {
     "norm": {"inf"},
     "radii": {"1,5"},
+    "betas": {"1,5"},
 }
 # Further nonsense for options that are texts with a grammar of their own.
 GRAMMARS: dict[str, list[str]] = {
     "samples": [*values.WHOLE_TEXTS, "0", "0.0", "1.5", "1,2", "all,1"],
+    "betas": [*values.NUMBER_TEXTS, "0", "0.1,,0.2", "-1", "nan", "10;5"],
     "radii": [*values.NUMBER_TEXTS, "0", "0.1,,0.2", "0.1;0.2", "0.1,-1", "0.1,nan"],
     "norm": [*values.NUMBER_TEXTS, "1", "0", "2.5", "L2"],
     "steps": [*values.WHOLE_TEXTS, "pgd=inf", "pgd=0", "pgd=-1", "pgd=1.5", "pgd=²", "pgd", "nothing=3", "pgd=1,,"],
