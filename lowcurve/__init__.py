@@ -14,6 +14,8 @@ _EXPORTS = {
     "CenteredSoftplus": "layers.softplus",
     "LipschitzBatchNorm1d": "layers.batchnorm",
     "LipschitzBatchNorm2d": "layers.batchnorm",
+    "LipschitzResidual": "layers.lipschitz",
+    "LipschitzResidual2d": "layers.lipschitz",
     "spectral_norm": "layers.spectral",
     "AveragedResidual": "layers.residual",
     "Normalize": "layers.residual",
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     from lowcurve.guarantees.summary import bounds as bounds
     from lowcurve.layers.batchnorm import LipschitzBatchNorm1d as LipschitzBatchNorm1d
     from lowcurve.layers.batchnorm import LipschitzBatchNorm2d as LipschitzBatchNorm2d
+    from lowcurve.layers.lipschitz import LipschitzResidual as LipschitzResidual
+    from lowcurve.layers.lipschitz import LipschitzResidual2d as LipschitzResidual2d
     from lowcurve.layers.residual import AveragedResidual as AveragedResidual
     from lowcurve.layers.residual import Normalize as Normalize
     from lowcurve.layers.softplus import CenteredSoftplus as CenteredSoftplus

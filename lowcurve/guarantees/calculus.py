@@ -73,21 +73,21 @@ def curved(block: Block, layer: str, gains: Gains, curvature: float) -> Block:
     Σ_k |s''(F_k)| (DF_k·v)² ≤ b ‖DF v‖₂², hence both K₁ and K₂ gain b n22². A layer that is used twice has one term.
     """
     bend = _times(curvature, block.gains.n22**2)
-    return _merged(linear(block, gains), [Term(layer, bend, bend)])
+    return bent(linear(block, gains), [Term(layer, bend, bend)])
 
 
 def added(first: Block, second: Block) -> Block:
     """F + G: norms add and terms are united (a layer upstream of both branches is counted once, with both shares)."""
     f, g = first.gains, second.gains
     total = Gains(f.n22 + g.n22, f.n11 + g.n11, f.n12 + g.n12)
-    return _merged(Block(total, first.terms), second.terms)
+    return bent(Block(total, first.terms), second.terms)
 
 
 def concatenated(first: Block, second: Block) -> Block:
     """(F, G) stacked: ℓ₂ outputs combine by hypot, ℓ₁ outputs add."""
     f, g = first.gains, second.gains
     total = Gains(math.hypot(f.n22, g.n22), f.n11 + g.n11, math.hypot(f.n12, g.n12))
-    return _merged(Block(total, first.terms), second.terms)
+    return bent(Block(total, first.terms), second.terms)
 
 
 def scaled(block: Block, factor: float) -> Block:
@@ -105,7 +105,7 @@ def cross_entropy_hessian(pair_lipschitz: float, margin_hessian: float) -> float
     return pair_lipschitz**2 / 4 + margin_hessian
 
 
-def _merged(block: Block, terms: Iterable[Term]) -> Block:
+def bent(block: Block, terms: Iterable[Term]) -> Block:
     """Add `terms` to a block, joining those of the same layer."""
     by_layer = {term.layer: term for term in block.terms}
     for term in terms:

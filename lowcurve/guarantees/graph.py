@@ -173,11 +173,18 @@ def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], pos
         nodes[places[0] - 1] = replace(before, name=f"{before.name}+{_name(node)}", step=_folded(before.step, step))
         position[node] = places[0]
         return
-    nodes.append(Node(_name(node), step, places))
+    parts = step if isinstance(step, tuple) else (Node("", step, tuple(range(-len(places), 0))),)
+    nodes += [_placed(part, _name(node), places, len(nodes)) for part in parts]
     position[node] = len(nodes)
 
 
-def _step(node: fx.Node, inputs: list[fx.Node], modules: dict[str, nn.Module]) -> Step:
+def _placed(part: Node, name: str, places: tuple[int, ...], before: int) -> Node:
+    """Return a step of a layer as a node of the network, in which `before` nodes come before the layer."""
+    inputs = tuple(before + i if i > 0 else places[i] for i in part.inputs)
+    return Node(f"{name}.{part.name}".removesuffix("."), part.step, inputs)
+
+
+def _step(node: fx.Node, inputs: list[fx.Node], modules: dict[str, nn.Module]) -> Step | tuple[Node, ...]:
     if node.op != "call_module":
         step = functions.function_step(node, inputs)
         if step is not None:

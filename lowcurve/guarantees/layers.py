@@ -2,6 +2,7 @@
 
 `layer_step.register(SomeLayer)` on a function (module, input shape, output shape) → Step adds a layer, from outside
 the package too; an activation only registers its `lowcurve.layers.traits.constants`. Shapes are those of one sample.
+A layer of several steps returns them as nodes, whose inputs count 0 for the layer's and i for the i-th of them.
 """
 
 import copy
@@ -14,9 +15,12 @@ from torch import Tensor, nn
 from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
+from lowcurve.guarantees.network import Node
 from lowcurve.guarantees.operator_norm import effective_weight
-from lowcurve.guarantees.steps import Activation, MaxPool, Reshape, Step
+from lowcurve.guarantees.residual import block_nodes
+from lowcurve.guarantees.steps import Activation, MaxPool, Rearrange, Reshape, Step
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.traits import ByExactType, constants
 from lowcurve.linalg.linear_map import LinearMap
@@ -29,8 +33,8 @@ _BATCHNORM_TERMS, _LIPSCHITZ_TERMS = 16, 32
 
 
 @ByExactType
-def layer_step(module: nn.Module, shape: Shape, output: Shape) -> Step:
-    """Return the step of a layer for inputs and outputs of these shapes; by default that of an activation."""
+def layer_step(module: nn.Module, shape: Shape, output: Shape) -> Step | tuple[Node, ...]:
+    """Return the step or steps of a layer on inputs and outputs of these shapes; by default that of an activation."""
     return activation_step(module)
 
 
@@ -110,6 +114,24 @@ def _normalization(norm: Any, factor: float, dims: int, terms: int) -> Channelwi
 @layer_step.register(nn.Dropout2d)
 def _nothing(module: nn.Module, shape: Shape, output: Shape) -> Step:
     return Reshape(output)
+
+
+@layer_step.register(nn.PixelShuffle)
+@layer_step.register(nn.PixelUnshuffle)
+@layer_step.register(nn.ChannelShuffle)
+@layer_step.register(nn.ZeroPad1d)
+@layer_step.register(nn.ZeroPad2d)
+@layer_step.register(nn.ZeroPad3d)
+def _rearranged(module: nn.Module, shape: Shape, output: Shape) -> Step:
+    return Rearrange(module)
+
+
+@layer_step.register(LipschitzResidual)
+@layer_step.register(LipschitzResidual2d)
+def _residual(module: Any, shape: Shape, output: Shape) -> tuple[Node, ...]:
+    if type(module.activation) not in constants.registry:
+        raise UserError(f"its {type(module.activation).__name__} has no registered constants; use softplus or ReLU")
+    return block_nodes(module, shape, activation_step(module.activation))
 
 
 @layer_step.register(nn.AvgPool1d)

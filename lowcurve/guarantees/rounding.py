@@ -21,7 +21,8 @@ from lowcurve.guarantees.affine import Affine
 from lowcurve.guarantees.arithmetic import FLOAT64, Arithmetic
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
-from lowcurve.guarantees.steps import Activation, Add, Concatenate, MaxPool, Reach, Reshape, Step, spread
+from lowcurve.guarantees.residual import Residual
+from lowcurve.guarantees.steps import Activation, Add, Concatenate, MaxPool, Reach, Rearrange, Step, spread
 from lowcurve.layers.traits import ULPS
 
 
@@ -104,7 +105,8 @@ def _activation_jacobian(step: Activation, error: Error, arithmetic: Arithmetic 
 @jacobian_error.register(MaxPool)
 @jacobian_error.register(Add)
 @jacobian_error.register(Concatenate)
-@jacobian_error.register(Reshape)
+@jacobian_error.register(Rearrange)
+@jacobian_error.register(Residual)
 def _exact_jacobian(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) -> Tensor:
     """Zeros and ones, which are exact."""
     return torch.zeros_like(error.norm)
@@ -175,9 +177,36 @@ def _concatenate(step: Concatenate, inputs: tuple[Input, ...], arithmetic: Arith
 
 
 @rounded.register
-def _reshape(step: Reshape, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> Error:
+def _rearrange(step: Rearrange, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> Error:
     (at,) = inputs
-    return Error(at.error.norm, at.error.parts.reshape(-1, *step.shape))
+    return Error(at.error.norm, step.arranged(at.error.parts))
+
+
+@rounded.register
+def _residual(step: Residual, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> Error:
+    """The exact block passes the input's error on by its constant; beside it, what its branch rounds from there on.
+
+    That is the branch's error at the *computed* input, in which it takes no part of the error before.
+    """
+    at, after = inputs
+    own, sizes = _branch_error(step.branch.steps, at, arithmetic), at.size + after.size
+    passed = step.gains.n22 * at.error.norm
+    added = arithmetic.unit * sizes + 2 * arithmetic.tiny
+    norm = torch.fmin(passed + own.norm, at.error.norm + after.error.norm) + _norm(added)
+    parts = torch.fmin(spread(passed, sizes) + own.parts, at.error.parts + after.error.parts) + added
+    return _bounded(Error(norm, parts), sizes, arithmetic)
+
+
+def _branch_error(steps: tuple[Step, ...], at: Input, arithmetic: Arithmetic) -> Error:
+    """Bound what steps one after the other round, where the first one's input is taken as exact wherever it drifts."""
+    error = _error(torch.zeros_like(at.value))
+    value, drift = at.value, at.drift
+    for step in steps:
+        error = _tightened(rounded(step, (Input(value, _flushed(error, arithmetic), drift),), arithmetic))
+        moved = step.reach((Reach(drift.norm, drift.parts),), (value,), None)  # linear in what moves
+        value = step.evaluate(value)
+        drift = Error(moved.lipschitz + error.norm, moved.rows + error.parts)
+    return error
 
 
 def _error(parts: Tensor) -> Error:

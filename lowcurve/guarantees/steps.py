@@ -164,24 +164,31 @@ class Concatenate(Step):
         return Reach(lipschitz, torch.cat([reach.rows for reach in reaches], self.dim))
 
 
-class Reshape(Step):
-    """Another shape for the same numbers: flatten, view, dropout in eval mode, identity."""
+class Rearrange(Step):
+    """The same numbers in other places, with zeros where there are none: shuffles, zero padding (or cropping)."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
+    def __init__(self, arranged: Callable[[Tensor], Tensor]) -> None:
+        self.arranged = arranged
 
     def evaluate(self, *values: Tensor) -> Tensor:
-        """Reshape each sample."""
-        return values[0].reshape(-1, *self.shape)
+        """Put every number in its place."""
+        return self.arranged(values[0])
 
     def block(self, name: str, *blocks: Block) -> Block:
         """Nothing changes."""
         return blocks[0]
 
     def reach(self, reaches: tuple[Reach, ...], centers: tuple[Tensor, ...], ball: Ball | None) -> Reach:
-        """Reshape the coordinates' moves alike."""
+        """Rearrange the coordinates' moves alike."""
         (before,) = reaches
-        return Reach(before.lipschitz, before.rows.reshape(-1, *self.shape))
+        return Reach(before.lipschitz, self.arranged(before.rows))
+
+
+class Reshape(Rearrange):
+    """Another shape for the same numbers: flatten, view, dropout in eval mode, identity."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(lambda values: values.reshape(-1, *shape))
 
 
 def spread(per_sample: Tensor, like: Tensor) -> Tensor:

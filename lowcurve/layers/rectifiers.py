@@ -85,4 +85,5 @@ def _leaky_between(module: LeakyCenteredSoftplus, low: Tensor, high: Tensor) -> 
 def _clip_constants(module: SmoothClip) -> Constants:
     core = softplus_constants(float(module.softplus.beta.detach()))
     ends = abs(finite(module.low)) + abs(finite(module.high))
-    return Constants(1.0, core.curvature, width=core.width + ends)  # s'' is a difference of two in [0, β/4]
+    rises = module.low <= module.high  # s' is a difference of two in [0, 1], s'' of two in [0, β/4]
+    return Constants(1.0, core.curvature, width=core.width + ends, increasing=rises)

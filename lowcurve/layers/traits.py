@@ -82,8 +82,9 @@ class Constants:
     """`lipschitz` = sup |s'|, `curvature` = sup |s''| and `relative` ≥ sup |s''/s'| of an elementwise activation s.
 
     All are over the real line; `curvature` is ∞ where s' jumps (ReLU): then no Hessian bound exists. `convex` tells
-    where s'' ≥ 0 everywhere. The last two say how well s is computed: in arithmetic of unit roundoff u the value at x
-    is within `ULPS` · u · `lipschitz` · (|x| + `width`) + `jump` of s(x).
+    whether s'' ≥ 0 everywhere, `increasing` whether s' ≥ 0 is (no: not known to be). `width` and `jump` say how well s
+    is computed: in arithmetic of unit roundoff u the value at x is within `ULPS` · u · `lipschitz` · (|x| + `width`) +
+    `jump` of s(x).
     """
 
     lipschitz: float
@@ -92,6 +93,7 @@ class Constants:
     convex: bool = False
     width: float = 1.0
     jump: float = 0.0
+    increasing: bool = False
 
 
 ULPS = 32.0  # room for library functions that differ in their last bits between machines
@@ -145,7 +147,8 @@ def softplus_constants(beta: float, leak: float = 0.0, jump: float = 0.0) -> Con
         raise UserError(f"expected a softplus with β from {BETAS[0]:g} to {BETAS[1]:g}, got {beta:g}; use such a β")
     if not 0 <= leak <= 1:
         raise UserError(f"expected a leaky softplus with a slope in [0, 1], got {leak:g}; use a slope in that range")
-    return Constants(1.0, (1 - leak) * beta / 4, relative=beta, convex=True, width=1 / beta, jump=jump)
+    curvature = (1 - leak) * beta / 4
+    return Constants(1.0, curvature, relative=beta, convex=True, width=1 / beta, jump=jump, increasing=True)
 
 
 def softplus_between(beta: float, low: Tensor, high: Tensor, leak: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -158,8 +161,8 @@ def softplus_between(beta: float, low: Tensor, high: Tensor, leak: float = 0.0) 
 def elu_constants(alpha: float) -> Constants:
     """Exponential linear unit, s = α(eˣ − 1) for x < 0: s' jumps at 0 unless α = 1."""
     if alpha == 1:
-        return Constants(1.0, 1.0, relative=1.0, convex=True)
-    return Constants(max(1.0, abs(finite(alpha))), math.inf, convex=0 <= alpha <= 1)
+        return Constants(1.0, 1.0, relative=1.0, convex=True, increasing=True)
+    return Constants(max(1.0, abs(finite(alpha))), math.inf, convex=0 <= alpha <= 1, increasing=alpha >= 0)
 
 
 def finite(value: float) -> float:
@@ -181,18 +184,19 @@ def _softplus(module: nn.Softplus) -> Constants:
 
 def _leaky_relu(module: nn.LeakyReLU) -> Constants:
     slope = finite(module.negative_slope)
-    return Constants(max(1.0, abs(slope)), math.inf, convex=slope <= 1, width=0.0)
+    return Constants(max(1.0, abs(slope)), math.inf, convex=slope <= 1, width=0.0, increasing=slope >= 0)
 
 
 # PyTorch's own activations.
 _TORCH: Mapping[type[nn.Module], Callable[[Any], Constants]] = MappingProxyType(
     {
         nn.Softplus: _softplus,
-        nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True, width=0.0),
+        nn.ReLU: lambda m: Constants(1.0, math.inf, convex=True, width=0.0, increasing=True),
         nn.LeakyReLU: _leaky_relu,
         nn.ELU: lambda m: elu_constants(float(m.alpha)),
-        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27), width=0.0),  # s'' = −2 tanh(1 − tanh²), at tanh² = 1/3
-        nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108), width=4.0),
+        # s'' = −2 tanh(1 − tanh²), largest at tanh² = 1/3
+        nn.Tanh: lambda m: Constants(1.0, 4 / math.sqrt(27), width=0.0, increasing=True),
+        nn.Sigmoid: lambda m: Constants(0.25, 1 / math.sqrt(108), width=4.0, increasing=True),
         nn.SiLU: lambda m: Constants(1.09984, 0.5, width=0.0),  # s' largest at x = 2.3994; s''(0) = 1/2
         nn.GELU: lambda m: Constants(1.13, 0.8, width=0.0),  # s'(√2) = 1.1289, s''(0) = 2φ(0) = 0.7979; tanh: within
     }

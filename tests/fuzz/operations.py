@@ -153,6 +153,28 @@ NORMS = {
     ),
 }
 
+BLOCKS = {
+    "block": _operation(
+        "lc.LipschitzResidual({features}, {hidden}, {activation})",
+        hidden=(3, 1, 8),
+        activation=(
+            "lc.CenteredSoftplus(1.0)",
+            "lc.CenteredSoftplus(30.0)",
+            "nn.ReLU()",
+            "nn.Tanh()",
+            "nn.LeakyReLU(0.2)",
+        ),
+    ),
+    "block2d": _operation(
+        "lc.LipschitzResidual2d({channels}, {hidden}, {kernel}, {activation}, {mode!r})",
+        (IMAGE,),
+        hidden=(2, 1, 5),
+        kernel=(1, 3, 5),
+        activation=("lc.CenteredSoftplus(1.0)", "lc.CenteredSoftplus(0.1)", "nn.ReLU()", "nn.Softplus()"),
+        mode=("zeros", "circular"),
+    ),
+}
+
 SHAPES = {
     "flatten": _operation("nn.Flatten()", SPATIAL),
     "flatten()": _operation("torch.flatten({x}, 1)", SPATIAL),
@@ -162,6 +184,8 @@ SHAPES = {
     "transposed": _operation("{x}.transpose(1, 2).contiguous().transpose(1, 2)", SPATIAL),
     "channels_last": _operation("{x}.to(memory_format=torch.channels_last)", (IMAGE,)),
     "slice": _operation("{x}[:, 1:]"),
+    "unshuffle": _operation("nn.PixelUnshuffle(2)", (IMAGE,)),
+    "zeropad": _operation("nn.ZeroPad{dims}d({padding})", SPATIAL, padding=(1, 0, 2, -1)),
 }
 
 ARITHMETIC = {
@@ -178,5 +202,5 @@ ARITHMETIC = {
 }
 
 OPERATIONS: dict[str, Operation] = {
-    **LINEAR, **POOLING, **RECTIFIERS, **SMOOTH, **FUNCTIONS, **NORMS, **SHAPES, **ARITHMETIC,
+    **LINEAR, **POOLING, **RECTIFIERS, **SMOOTH, **FUNCTIONS, **NORMS, **BLOCKS, **SHAPES, **ARITHMETIC,
 }  # fmt: skip

@@ -24,12 +24,14 @@ class Oracle:
 
 
 _PRECISE = ("torch.float32", "torch.float32", "torch.float32", "torch.float64")
-_OURS = ("lipschitz", "centered", "chain", "batchnorm", "linear", "conv", "relu", "leaky", "hardtanh", "add", "cat")
-_REPLACED = ("relu", "leaky", "relu6", "hardtanh", "F.relu", "relu_", "F.leaky_relu", *_OURS)
+_LAYERS = ("lipschitz", "centered", "chain", "batchnorm", "linear", "conv", "relu", "leaky", "hardtanh", "add", "cat")
+_OURS = (*_LAYERS, "block", "block2d")
+_REPLACED = ("relu", "leaky", "relu6", "hardtanh", "F.relu", "relu_", "F.leaky_relu", *_LAYERS)
 _KNOWN = (
     *("linear", "conv", "batchnorm", "lipschitz", "avgpool", "maxpool", "adaptive", "flatten", "view", "identity"),
     *("centered", "softplus", "relu", "leaky", "elu", "tanh", "sigmoid", "silu", "gelu", "F.relu", "relu_", "chain"),
     *("add", "average", "cat", "twice", "scale", "shift", "offset", "dropout", "add_", "divided", "F.softplus"),
+    *("block", "block2d", "unshuffle", "zeropad"),
 )
 
 _BACKWARD = "x.requires_grad_()\nmodel(x.clone()).sum().backward()\nprint(x.grad, [p.grad for p in model.parameters()])"

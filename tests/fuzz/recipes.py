@@ -7,6 +7,7 @@ from typing import Any
 from tests.fuzz.build import HOOKS, LAYOUTS, Case, Recipe, Unfit, Writer, build
 from tests.fuzz.operations import (
     ARITHMETIC,
+    BLOCKS,
     FUNCTIONS,
     IMAGE,
     LINEAR,
@@ -21,7 +22,16 @@ from tests.fuzz.operations import (
 SIZES = ([2], [2], [5], [2, 6], [2, 4, 4], [3, 5, 5], [1, 6, 6])
 DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.bfloat16")
 # How often each family of operations is drawn.
-FAMILIES = ((LINEAR, 8), (RECTIFIERS, 5), (SMOOTH, 5), (FUNCTIONS, 3), (NORMS, 5), (POOLING, 2), (SHAPES, 2))
+FAMILIES = (
+    (LINEAR, 8),
+    (RECTIFIERS, 5),
+    (SMOOTH, 5),
+    (FUNCTIONS, 3),
+    (NORMS, 5),
+    (BLOCKS, 3),
+    (POOLING, 2),
+    (SHAPES, 2),
+)
 PROBABLE_BRANCH = 0.25
 ODD = 0.12  # the chance of each oddity of a node
 

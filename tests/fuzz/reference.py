@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import Chain
+from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import SpectralNorm
@@ -95,6 +96,39 @@ def _channels(values: Tensor, x: Tensor) -> Tensor:
     return values.view(1, -1, *(1,) * (x.dim() - 2))
 
 
+class PlainResidual(nn.Module):
+    """x − 2 W T⁻¹ s(Wᵀx + b), T_i = Σ_j |WᵀW|_ij q_j / q_i, a shift of the kernels after the other."""
+
+    def __init__(self, layer: LipschitzResidual | LipschitzResidual2d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.log_q, self.activation = layer.weight, layer.bias, layer.log_q, layer.activation
+        self.dense = isinstance(layer, LipschitzResidual)
+        self.circular = not self.dense and layer.padding_mode == "circular"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.dense:
+            inner = self.activation(x @ self.weight.T + self.bias)
+            return x - 2 * (inner / self._sums(self.weight[..., None, None])) @ self.weight
+        padding = self.weight.shape[-1] // 2
+        wide = F.pad(x, (padding,) * 4, mode="circular" if self.circular else "constant")
+        inner = self.activation(F.conv2d(wide, self.weight, self.bias))
+        inner = 2 * inner / self._sums(self.weight).view(-1, 1, 1)
+        if not self.circular:
+            return x - F.conv_transpose2d(inner, self.weight, padding=padding)
+        wide = F.pad(inner, (padding,) * 4, mode="circular")
+        return x - F.conv_transpose2d(wide, self.weight, padding=2 * padding)
+
+    def _sums(self, weight: Tensor) -> Tensor:
+        kernel, q = weight.shape[-1], self.log_q.exp()
+        total = 0.0
+        for row in range(1 - kernel, kernel):
+            for column in range(1 - kernel, kernel):
+                first = weight[:, :, max(row, 0) : kernel + min(row, 0), max(column, 0) : kernel + min(column, 0)]
+                other = weight[:, :, max(-row, 0) : kernel + min(-row, 0), max(-column, 0) : kernel + min(-column, 0)]
+                total = total + torch.einsum("ianm,janm->ij", first, other).abs()
+        return (total * q / q[:, None]).sum(1).clamp_min(1e-6)
+
+
 class PlainSpectral(nn.Module):
     """W / ⟨u, W v⟩, by one application of the layer to v."""
 
@@ -131,6 +165,8 @@ PLAIN: dict[type, Callable[[Any], nn.Module]] = {
     SmoothClip: PlainClip,
     LipschitzBatchNorm1d: PlainBatchNorm,
     LipschitzBatchNorm2d: PlainBatchNorm,
+    LipschitzResidual: PlainResidual,
+    LipschitzResidual2d: PlainResidual,
     Chain: lambda chain: nn.Sequential(*chain),
 }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from lowcurve.attacks import verify
 from lowcurve.geometry import curvature
-from lowcurve.guarantees import certificate, explanation, operator_norm, summary
+from lowcurve.guarantees import certificate, explanation, operator_norm, residual, summary
 from lowcurve.kernels import norm, softplus
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
+from lowcurve.layers.lipschitz import LipschitzResidual2d
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.surgery import rules
 from tests.fuzz.hunt import Found, drawn, judge
 from tests.fuzz.oracles import ORACLES
 from tests.fuzz.shrink import shrink
 
-ENOUGH = 60  # networks within which each mistake must be found
+ENOUGH = 60  # networks that have the operation, within which each mistake must be found
 
 
 def times(factor: float) -> Callable[[Any], Any]:
@@ -71,13 +72,32 @@ MISTAKES: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
 }
 
 
+# Mistakes in one layer, each with the oracle that must see it.
+MORE: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
+    "bounds": ("block", residual, "_constant", always(lambda *_: (0.5, 0))),
+    "certificates": ("block", residual, "_constant", always(lambda *_: (0.1, 0))),
+    "gradients": ("block2d", LipschitzResidual2d, "overlaps", times(1.01)),
+}
+
+
 @pytest.mark.parametrize("oracle", [name for name, oracle in ORACLES.items() if oracle.networks])
 def test_a_mistake_is_found(oracle: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    op, owner, name, change = MISTAKES[oracle]
+    _is_found(oracle, MISTAKES[oracle], monkeypatch)
+
+
+@pytest.mark.parametrize("oracle", MORE)
+def test_a_mistake_in_a_block_is_found(oracle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _is_found(oracle, MORE[oracle], monkeypatch)
+
+
+def _is_found(
+    oracle: str, mistake: tuple[str, Any, str, Callable[[Any], Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, owner, name, change = mistake
     monkeypatch.setattr(owner, name, change(getattr(owner, name)))
-    cases = (drawn(oracle, seed) for seed in range(ENOUGH))
+    cases = (drawn(oracle, seed) for seed in count())
     fit = (case for case in cases if any(node["op"] == op for node in case.recipe["nodes"]))
-    found = next((case for case in fit if isinstance(judge(oracle, case), Found)), None)
+    found = next((case for case in islice(fit, ENOUGH) if isinstance(judge(oracle, case), Found)), None)
     assert found is not None, "nobody noticed"
     monkeypatch.undo()
     assert judge(oracle, found) is None
@@ -86,8 +106,8 @@ def test_a_mistake_is_found(oracle: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_finding_is_shrunk_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softplus, "softplus_gradient", times(1.01)(softplus.softplus_gradient))
     long = (f for s in count() if isinstance(f := judge("gradients", drawn("gradients", s)), Found))
-    found = next(found for found in long if len(found.case.recipe["nodes"]) > 3)
-    smallest = shrink(found)
+    found = islice((f for f in long if len(f.case.recipe["nodes"]) > 3), 4)
+    smallest = min(map(shrink, found), key=lambda f: len(f.case.recipe["nodes"]))
     assert len(smallest.case.recipe["nodes"]) == 1
     names: dict[str, Any] = {}
     exec(str(smallest), names)  # the reproduction is a program that runs by itself

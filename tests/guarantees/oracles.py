@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
 from lowcurve.layers.residual import AveragedResidual
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.spectral import converge, spectral_norm
@@ -50,6 +51,19 @@ def softplus_net(kind: str, beta: float, seed: int, normalized: bool = False) ->
             (1, 4, 4),
         ),
         "branches": (Branches(beta), (6,)),
+        "lipschitz": (TwiceTheBlock(beta), (5,)),
+        "lipschitz images": (
+            nn.Sequential(
+                nn.PixelUnshuffle(2),
+                nn.ZeroPad3d((0, 0, 0, 0, 0, 1)),
+                LipschitzResidual2d(5, 4, 3, act()),
+                LipschitzResidual2d(5, 6, 3, act(), padding_mode="circular"),
+                nn.Flatten(),
+                LipschitzResidual(20, 7, act()),
+                nn.Linear(20, 3),
+            ),
+            (1, 4, 4),
+        ),
     }
     model, shape = nets[kind]
     for module in model.modules():
@@ -58,6 +72,10 @@ def softplus_net(kind: str, beta: float, seed: int, normalized: bool = False) ->
             module.running_mean.normal_()
         if normalized and isinstance(module, nn.Linear):
             spectral_norm(module)
+        if isinstance(module, LipschitzResidual | LipschitzResidual2d):
+            module.bias.data.normal_()
+            module.log_q.data.normal_()
+            module.weight.data.normal_(0, 0.5)
     if normalized:
         converge(model)
     return model.eval(), shape
@@ -75,6 +93,19 @@ class Branches(nn.Module):
         h = torch.cat([self.act(self.left(x)), self.bend(self.right(x))], dim=1)
         h = 0.5 * (h + self.act(self.shared(h)))
         return self.last(self.act(self.shared(h)) / 3 + h)
+
+
+class TwiceTheBlock(nn.Module):
+    """A 1-Lipschitz block that is used twice, behind and before other things that bend."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.first, self.last, self.act = nn.Linear(5, 6), nn.Linear(6, 3), CenteredSoftplus(beta)
+        self.block = LipschitzResidual(6, 9, CenteredSoftplus(beta))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.block(self.act(self.first(x)))
+        return self.last(self.act(self.block(h) - 0.3 * h))
 
 
 def margin_hessian_norm(model: nn.Module, x: Tensor, y: int, c: int) -> float:

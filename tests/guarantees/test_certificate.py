@@ -20,7 +20,7 @@ from lowcurve.guarantees.graph import network
 from lowcurve.guarantees.radius import combined_radius
 from tests.guarantees.oracles import softplus_net
 
-KINDS = ("mlp", "conv", "residual", "branches")
+KINDS = ("mlp", "conv", "residual", "branches", "lipschitz", "lipschitz images")
 
 
 @pytest.fixture(scope="module")

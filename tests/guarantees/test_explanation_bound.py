@@ -83,7 +83,7 @@ def test_nothing_on_a_grid_of_the_plane_crosses(of, dtype, seeds=range(8)):
 
 
 @pytest.mark.parametrize("of", FUNCTIONS)
-@pytest.mark.parametrize("kind", ["mlp", "conv", "residual", "branches"])
+@pytest.mark.parametrize("kind", ["mlp", "conv", "residual", "branches", "lipschitz images"])
 def test_lower_and_upper_side_enclose_the_truth(kind, of):
     """The strongest manipulation found is below the bound, and a good part of it where the network is smooth."""
     model, shape = softplus_net(kind, beta=1.5, seed=3)
@@ -186,7 +186,7 @@ def test_slopes_in_float32_are_as_good_as_the_bound_says(module):
         assert float((slope.detach().double() - truth).abs().max()) <= float(allowed)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "conv", "residual", "branches"])
+@pytest.mark.parametrize("kind", ["mlp", "conv", "residual", "branches", "lipschitz images"])
 @pytest.mark.parametrize("beta", [0.1, 20.0, 2000.0])
 def test_gradients_in_float32_are_as_good_as_the_bound_says(kind, beta):
     """Executed gradients in the balls of several nets, against those of a copy in float64."""

@@ -47,6 +47,10 @@ def rough_nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         cancelling[1].weight[:, 20:] = -cancelling[1].weight[:, :20]
         cancelling[0].weight[20:] = cancelling[0].weight[:20]
     conv = nn.Conv2d(2, 3, 3, padding=1)
+    blocks = [lc.LipschitzResidual(2, 30) for _ in range(12)]
+    for block in blocks:
+        block.weight.data.normal_(0, 100)
+        block.bias.data.normal_(0, 1e4)
     tail = lambda: (nn.Softplus(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))  # noqa: E731
     return {
         "shifted": (Shifted(16384.0, plain()), (2,)),
@@ -55,6 +59,7 @@ def rough_nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "cancelling": (cancelling, (2,)),
         "batch norm": (nn.Sequential(conv, norm, *tail()), (2, 4, 4)),
         "gamma batch norm": (nn.Sequential(Normalize([5.0, 1.0], [1e-3, 2.0]), conv, bounded, *tail()), (2, 4, 4)),
+        "lipschitz": (nn.Sequential(*blocks, nn.Linear(2, 3)), (2,)),
         "wide": (nn.Sequential(nn.Linear(5000, 3), nn.Sigmoid(), nn.Linear(3, 3)), (5000,)),
         "pooled": (
             nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 3)),

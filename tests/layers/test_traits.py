@@ -42,6 +42,7 @@ def test_constants_bound_the_derivatives_and_are_attained(module):
     steep = first.abs() > 1e-6
     assert float((second[steep] / first[steep]).abs().max()) <= found.relative * (1 + 1e-6)
     assert bool((second >= -1e-9).all()) == found.convex or math.isinf(found.curvature)
+    assert bool((first >= 0).all()) == found.increasing
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if math.isfinite(constants(m).curvature)], ids=str)
