@@ -1,17 +1,20 @@
 """How is somebody else's model named? By `package.module:factory`, a function without arguments that returns it.
 
+Or as a model of a library, `hf:FOLDER` or `timm:NAME`, which `lowcurve.sources` makes.
+
 Naming a function here runs it. So the name comes from the user: the command line, a Python call or the user's own
 recipe, and never from a file of a run, which may be somebody else's.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from torch import nn
 
 from lowcurve.errors import UserError
+from lowcurve.sources import SOURCES
 
 Factory = Callable[[], nn.Module] | str
 
@@ -23,9 +26,15 @@ def check_factory(factory: object) -> None:
         raise UserError(f"expected factory as a function or as 'package.module:function', got {str(factory)[:80]!r}")
 
 
-def load_factory(target: Factory) -> nn.Module:
-    """Import `package.module:factory` (the working directory counts) and call it for a model; or call the function."""
+def load_factory(target: Factory, input_size: Sequence[int] | None = None, num_classes: int | None = None) -> nn.Module:
+    """Import `package.module:factory` (the working directory counts) and call it for a model; or call the function.
+
+    A library's model is made for inputs of `input_size` and for `num_classes`, where its library can.
+    """
+    library, _, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     try:
+        if library in SOURCES:
+            return SOURCES[library](name, input_size, num_classes)
         with _working_directory():
             model = (target if callable(target) else _find(target))()
     except UserError:
@@ -42,7 +51,8 @@ def _find(target: str) -> Callable[[], nn.Module]:
     if not colon:
         raise UserError(
             f"expected a run folder or package:factory, got {target!r}; no such folder. "
-            "A factory is a function without arguments that returns a model, for example mypackage.models:resnet"
+            "A factory is a function without arguments that returns a model, for example mypackage.models:resnet; "
+            "hf:FOLDER and timm:NAME are models of those libraries"
         )
     found: Callable[[], nn.Module] = getattr(import_module(package), factory)
     return found

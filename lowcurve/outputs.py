@@ -1,5 +1,6 @@
-"""Where are the logits in what a model returns? In the tensor itself, or in the `logits` of an object or a mapping."""
+"""How is a model asked, and where are its logits? In the tensor it returns, or in `logits` of an object or mapping."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -9,6 +10,8 @@ from torch import Tensor, fx, nn
 from lowcurve.compat import BATCH_NORMS
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
+
+PIXELS = "pixel_values"
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -28,16 +31,45 @@ def logits_of(outputs: Any) -> Tensor:
     )
 
 
+def keyword(model: nn.Module) -> str | None:
+    """Return the name under which a model takes its pixels where they are not its first argument, else None.
+
+    That is `pixel_values`, transformers' name for them.
+
+    >>> class Picky(nn.Module):
+    ...     def forward(self, labels=None, *, pixel_values): ...
+    >>> keyword(Picky()), keyword(nn.Identity())
+    ('pixel_values', None)
+    """
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):  # a forward that Python cannot describe
+        return None
+    named = [parameter.name for parameter in parameters]
+    ordered = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    asked = PIXELS in named or (anything and not ordered)
+    return PIXELS if asked and ordered[:1] != [PIXELS] else None
+
+
+def ask(model: nn.Module, x: Tensor) -> Any:
+    """Return what the model says to the pixels `x`."""
+    name = keyword(model)
+    return model(x) if name is None else model(**{name: x})
+
+
 class Classifier(nn.Module):
     """A model seen as what attacks and searches need: inputs to logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self._keyword = keyword(model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits at `x`, which a model that works in place must not overwrite."""
-        return logits_of(self.model(x.clone()))
+        pixels = x.clone()
+        return logits_of(self.model(pixels) if self._keyword is None else self.model(**{self._keyword: pixels}))
 
 
 def classifier(model: nn.Module) -> nn.Module:
@@ -47,6 +79,8 @@ def classifier(model: nn.Module) -> nn.Module:
 
 def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
     """Return `model` itself where it returns a tensor at `example` (or fails there), else as a `Classifier`."""
+    if keyword(model) is not None:
+        return classifier(model)
     try:
         with observing(model), torch.no_grad():
             found = model(example.clone())

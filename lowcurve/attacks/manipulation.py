@@ -16,7 +16,7 @@ from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, scal
 from lowcurve.geometry.kinks import KinkWarning
 from lowcurve.geometry.stability import gradient_stability
 from lowcurve.observe import observing
-from lowcurve.outputs import logits_of
+from lowcurve.outputs import ask, logits_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def manipulate_explanation(
     x = checked_inputs(x)
     with observing(model), torch.no_grad():
         y = checked_labels(model, x, y, of)
-        other = logits_of(model(x.clone())).scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
+        other = logits_of(ask(model, x.clone())).scatter(1, y.view(-1, 1), -torch.inf).argmax(1)
     model, x = checks.copied(model).double(), x.double()
     function, labels = (_margin_between, _encoded(model, x, y, other)) if of == "margin" else (of, y)
 
@@ -73,7 +73,7 @@ def manipulate_explanation(
 def _encoded(model: nn.Module, x: Tensor, y: Tensor, other: Tensor) -> Tensor:
     """Write two classes as one label, y C + c."""
     with observing(model), torch.no_grad():
-        return y * logits_of(model(x[:1].clone())).shape[1] + other
+        return y * logits_of(ask(model, x[:1].clone())).shape[1] + other
 
 
 def _margin_between(outputs: Any, pair: Tensor) -> Tensor:
@@ -86,6 +86,6 @@ def _margin_between(outputs: Any, pair: Tensor) -> Tensor:
 def _gradient_norm(model: nn.Module, x: Tensor, labels: Tensor, of: Of) -> Tensor:
     with observing(model), torch.enable_grad():
         leaf = x.clone().requires_grad_()
-        values = scalar_function(of)(model(leaf.clone()), labels)
+        values = scalar_function(of)(ask(model, leaf.clone()), labels)
         (gradient,) = torch.autograd.grad(values.sum(), leaf, materialize_grads=True)
     return gradient.flatten(1).norm(dim=1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lowcurve import checks
 from lowcurve.attacks import ball
 from lowcurve.attacks.losses import misclassified
+from lowcurve.data.pixels import pixels
 from lowcurve.errors import UserError
 
 TOLERANCE = 1e-6  # relative to ε: what the rounding of ε itself and of the norm may add
@@ -23,11 +24,7 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
             f"expected a batch of float32 or float64 samples, got {x.dtype} of shape {tuple(x.shape)}; "
             "divide 8-bit images by 255, and add a batch dimension to a single sample"
         )
-    if not (bool((x >= 0).all()) and bool((x <= 1).all())):
-        raise UserError(
-            f"expected inputs in [0, 1], got {x.min():g} to {x.max():g}; radii are in these units: "
-            "make input normalization the model's first layer (lowcurve.Normalize)"
-        )
+    pixels(x)
     if y.shape != (len(x),) or y.dtype != torch.int64:
         raise UserError(f"expected one int64 label per sample, ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
 

@@ -23,7 +23,7 @@ PICTURES = 8  # samples that are drawn
 
 
 def attack(
-    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    target: options.Target,
     versus: Annotated[str | None, typer.Option(help="A second run or package:factory to compare with.")] = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,

@@ -18,7 +18,7 @@ RADII = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
 def certify(
-    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    target: options.Target,
     data: options.Data = None,
     data_dir: options.DataDir = None,
     trust: options.Trust = None,

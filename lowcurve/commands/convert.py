@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    target: options.Target,
     data: Annotated[str | None, typer.Option(help="Measure on the test split of this data set.")] = None,
     data_dir: options.DataDir = None,
     trust: options.Trust = None,
@@ -106,6 +106,6 @@ def _load(
     if not isinstance(count, int):
         raise UserError(f"expected --samples as a number where pixels are random (--input-size), got {count or 'all'}")
     checks.size(**{"--input-size": input_size})
-    model, x = load_factory(target).eval(), torch.rand(count, *input_size, generator=generator(0))
+    model, x = load_factory(target, input_size).eval(), torch.rand(count, *input_size, generator=generator(0))
     check_model(model, x[:2])
     return model, x, None

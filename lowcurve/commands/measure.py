@@ -18,7 +18,7 @@ LABELS = {"gradient_norm": "‖∇f‖", "hessian_norm": "‖∇²f‖", "curvat
 
 
 def measure(
-    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    target: options.Target,
     data: options.Data = None,
     data_dir: options.DataDir = None,
     trust: options.Trust = None,

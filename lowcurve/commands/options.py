@@ -48,12 +48,18 @@ def existing(path: Path | None) -> Path | None:
 
 
 def factory(name: str | None) -> str | None:
-    """Refuse what cannot be the name of a function."""
-    if name is not None and not re.fullmatch(r"\w[\w.]*:\w+", name):
-        raise UserError(f"expected package.module:factory, got {shown(name)}")
+    """Refuse what cannot be the name of a function or of a library's model."""
+    if name is not None and not re.fullmatch(r"\w[\w.]*:\w+|(hf|timm):.+", name):
+        raise UserError(f"expected package.module:factory, hf:FOLDER or timm:NAME, got {shown(name)}")
     return name
 
 
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="A run folder; package:factory, a function that returns a model; or hf:FOLDER, timm:NAME[@weights]."
+    ),
+]
 Data = Annotated[str | None, typer.Option(help="Data set; default: the one that the run was trained on.")]
 DataDir = Annotated[
     Path | None, typer.Option(callback=existing, help="Where the data sets are; default $LOWCURVE_DATA.")

@@ -35,7 +35,9 @@ def train(
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", help="Fine-tune this run or package:factory instead of a new network."),
+        typer.Option(
+            "--from", help="Fine-tune this run, package:factory, hf:FOLDER or timm:NAME instead of a new network."
+        ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="smoothness: train β and γ alone, all weights stay.")] = None,
     output: options.Output = None,

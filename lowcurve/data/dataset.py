@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lowcurve.data.pixels import pixels
 from lowcurve.errors import UserError
 from lowcurve.random import generator
 
@@ -41,11 +42,7 @@ class Split:
         if self.labels.min() < 0:
             raise UserError(f"labels count from 0, got {int(self.labels.min())}; number the classes anew")
         if self.images.is_floating_point() and self.images.numel():
-            low, high = (bound.item() for bound in self.images.aminmax())
-            if not 0 <= low <= high <= 1:  # not a number, too
-                raise UserError(
-                    f"float images have values in [0, 1], got {low:g} to {high:g}; scale them, or keep uint8"
-                )
+            pixels(self.images)
 
     def __len__(self) -> int:
         return len(self.labels)

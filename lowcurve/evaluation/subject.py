@@ -1,8 +1,9 @@
-"""What is measured, attacked or certified: a finished run, or `package:factory`, a function that returns a model."""
+"""What is measured, attacked or certified: a finished run, `package:factory`, or a library's model (`hf:`, `timm:`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,9 +74,23 @@ def resolve(
         load_factory(str(target))
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
     else:
-        found = Subject(load_factory(str(target)).eval(), load_dataset(data, data_dir), str(target), None)
+        dataset = load_dataset(data, data_dir)
+        found = Subject(_made(str(target), dataset), dataset, str(target), None)
     check_model(found.model, found.dataset.test.batch(slice(2))[0], found.dataset.num_classes)
     return found
+
+
+def _made(target: str, dataset: Dataset) -> nn.Module:
+    """Return the model that a function or a library makes, as one that maps pixels to logits."""
+    import torch
+
+    from lowcurve.factory import load_factory
+    from lowcurve.outputs import returning_logits
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)  # new weights are the same every time
+        model = load_factory(target, dataset.input_size, dataset.num_classes).eval()
+    return returning_logits(model, dataset.test.batch(slice(1))[0])
 
 
 def check_model(model: nn.Module, x: Tensor, num_classes: int = 1) -> None:
@@ -84,13 +99,13 @@ def check_model(model: nn.Module, x: Tensor, num_classes: int = 1) -> None:
 
     from lowcurve import checks
     from lowcurve.observe import observing
-    from lowcurve.outputs import logits_of, refuse_batch_statistics
+    from lowcurve.outputs import ask, logits_of, refuse_batch_statistics
 
     checks.usable(model)
     refuse_batch_statistics(model)
     device = next((weight.device for weight in model.parameters()), x.device)
     with observing(model), torch.no_grad():
-        logits = logits_of(checks.run(model, x.to(device, copy=True)))
+        logits = logits_of(checks.run(model, x.to(device, copy=True), partial(ask, model)))
     checks.logits(logits, len(x))
     if logits.shape[1] < num_classes:
         raise UserError(

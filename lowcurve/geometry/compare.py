@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lowcurve.geometry.curvature import curvature
 from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 from lowcurve.observe import observing
-from lowcurve.outputs import logits_of
+from lowcurve.outputs import ask, logits_of
 from lowcurve.types import Geometry
 
 STAND_IN = 1000.0  # the paper's baseline
@@ -59,7 +59,7 @@ def _rows(of: str, measured: list[Geometry]) -> list[Comparison]:
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
     with observing(model), torch.no_grad():
-        return logits_of(model(x))
+        return logits_of(ask(model, x))
 
 
 def _share(hits: Tensor) -> float:

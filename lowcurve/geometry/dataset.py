@@ -20,7 +20,7 @@ from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in, warn_of
 from lowcurve.geometry.rows import Rows
 from lowcurve.geometry.summary import Discrepancy, Summary, relative_discrepancy, summarize
 from lowcurve.observe import observing
-from lowcurve.outputs import logits_of
+from lowcurve.outputs import ask, logits_of
 from lowcurve.progress import track
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature")
@@ -156,7 +156,7 @@ def _about(model: nn.Module, split: Split, chosen: Tensor) -> dict[str, str]:
 def _predict(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Return what the model says: its class and its loss."""
     with observing(model), torch.no_grad():
-        logits = logits_of(model(checked_inputs(x).clone()))
+        logits = logits_of(ask(model, checked_inputs(x).clone()))
     return {"predicted": logits.argmax(dim=1), "loss": FUNCTIONS["loss"](logits, y)}
 
 

@@ -13,7 +13,7 @@ from lowcurve import checks
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.objectives.cross_entropy import cross_entropy_per_sample, log_odds_against
-from lowcurve.outputs import logits_of, refuse_batch_statistics
+from lowcurve.outputs import ask, logits_of, refuse_batch_statistics
 
 # A scalar function of a batch of outputs: (outputs, labels (N,)) -> values (N,). Outputs are what the model returns.
 ScalarFunction = Callable[[Any, Tensor], Tensor]
@@ -68,7 +68,7 @@ def local_model(of: Of) -> Callable[[Any, Tensor], tuple[Tensor, Tensor]]:
 def twice_differentiable(model: nn.Module, x: Tensor) -> Any:
     """Return model(x) on a graph that can be differentiated twice, cheaply; `x` itself is never written."""
     with fast_double_backward(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-        return model(x.clone())
+        return ask(model, x.clone())
 
 
 def checked_inputs(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from lowcurve.guarantees.radius import Margins
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steps import Ball, Reach
 from lowcurve.observe import observing
-from lowcurve.outputs import logits_of, returning_logits
+from lowcurve.outputs import ask, logits_of, returning_logits
 from lowcurve.progress import track
 from lowcurve.types import Certificate
 
@@ -81,7 +81,7 @@ def _check_logits(model: nn.Module, x: Tensor) -> None:
     if not len(x):
         raise UserError("expected at least one sample, got an empty batch")
     with observing(model), torch.no_grad():
-        outputs = checks.run(model, x[:2])
+        outputs = checks.run(model, x[:2], partial(ask, model))
     checks.logits(logits_of(outputs), len(x[:2]))
 
 

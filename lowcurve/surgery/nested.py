@@ -8,14 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from lowcurve.outputs import keyword
 
 
-def as_call(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read an example as a call: a tuple is several arguments, a dict keyword arguments, anything else the argument."""
+def as_call(model: nn.Module, example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read an example as a call: a tuple is several arguments, a dict keyword arguments, anything else the argument.
+
+    A tensor for a model that takes its pixels under a name is given under it.
+    """
     if isinstance(example_input, Mapping):
         return (), dict(example_input)
-    return (tuple(example_input) if isinstance(example_input, tuple) else (example_input,)), {}
+    if isinstance(example_input, tuple):
+        return tuple(example_input), {}
+    name = keyword(model)
+    return ((example_input,), {}) if name is None else ((), {name: example_input})
 
 
 @singledispatch

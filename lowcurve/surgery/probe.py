@@ -163,7 +163,7 @@ def run_once(model: nn.Module, example_input: Any) -> Probe:
 
 
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
-    args, kwargs = cloned(as_call(example_input))  # the model may overwrite its input
+    args, kwargs = cloned(as_call(model, example_input))  # the model may overwrite its input
     watch = Probe()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     forked = torch.random.fork_rng(devices=list(devices))

@@ -15,6 +15,7 @@ from lowcurve.factory import Factory, load_factory, refuse_foreign
 from lowcurve.files import own_folder, write_atomic
 from lowcurve.methods import Method, apply_surgery, build
 from lowcurve.observe import observing
+from lowcurve.outputs import returning_logits
 from lowcurve.training.config import Config, dump_config, read_config
 
 SOURCE = "source"  # folder in a run that keeps the recipe of the run it started from
@@ -48,7 +49,7 @@ def network(
     elif factory is None:
         raise refuse_foreign(config.model.source, folder)
     else:
-        net = load_factory(factory)
+        net = _made(factory, input_size, num_classes)
     _check(net, input_size, num_classes, config.model.source)
     return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
 
@@ -66,9 +67,14 @@ def start_from(
         _check_skip(config, before)
         method = _rest(method, before.method.method)
     else:
-        net = load_factory(factory or source)
+        net = _made(factory or source, input_size, num_classes)
     _check(net, input_size, num_classes, source)
     return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
+
+
+def _made(factory: Factory, input_size: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return what a function or a library makes, as a network that returns logits."""
+    return returning_logits(load_factory(factory, input_size, num_classes), torch.zeros(2, *input_size))
 
 
 def own_factory(config: Config) -> str | None:

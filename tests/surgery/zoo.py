@@ -1,11 +1,16 @@
 """Models by other people, and hand-written ones with awkward forwards: what the surgery must cope with."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lowcurve.sources import imported
+
+if find_spec("transformers"):
+    imported("transformers")  # also where there is a torchvision that does not fit
 IMAGE = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SMALL = IMAGE[:, :, :8, :8].contiguous()
 
