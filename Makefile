@@ -4,13 +4,18 @@ BIN    := .venv/bin
 # Tests run on several workers: one thread each is faster than threads that fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test cluster lint bench docs clean
 
 demo: .venv/.core
 	$(BIN)/lowcurve demo
 
 test: .venv/.dev .venv/.browser
 	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Against a real Slurm on this machine, started and stopped by the tests; as root, some minutes.
+cluster: .venv/.dev
+	command -v slurmd >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y slurm-wlm munge >/dev/null; }
+	LOWCURVE_CLUSTER=1 $(ONE_THREAD) $(BIN)/python -m pytest tests/cluster
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

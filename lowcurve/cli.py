@@ -9,6 +9,7 @@ import typer
 
 from lowcurve import __version__
 from lowcurve.commands import VERBS
+from lowcurve.cores import settle
 from lowcurve.errors import UserError
 from lowcurve.text import plain
 
@@ -45,6 +46,7 @@ def _common(
 
 def main() -> None:
     """Run the command line; an error that the user can mend is one line and exit code 2, never a traceback."""
+    settle()
     try:
         app()
     except UserError as error:

@@ -59,9 +59,11 @@ def _devices() -> Iterator[Finding]:
 
     import torch
 
+    from lowcurve.cores import given_cores
     from lowcurve.environment import processor
 
-    yield "processor", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads", ""
+    cores = f"{os.cpu_count()} cores, {given_cores()} of them for this process, {torch.get_num_threads()} threads"
+    yield "processor", f"{processor()}, {cores}", ""
     for index in range(torch.cuda.device_count()):
         yield f"cuda:{index}", torch.cuda.get_device_name(index), ""
     if not torch.cuda.is_available():

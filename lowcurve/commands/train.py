@@ -1,7 +1,6 @@
 """`lowcurve train`: train a recipe, or go on with a run that was stopped."""
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +46,7 @@ def train(
 ) -> None:
     """Train a network by one of the methods; the run's folder holds everything that came of it."""
     from lowcurve.training.config import read_config
+    from lowcurve.training.distributed import place
     from lowcurve.training.loop import train as run_training
 
     options.choice(("auto", "never"), resume, "--resume")
@@ -61,7 +61,7 @@ def train(
     if recipe is not None and trust is None and source is None and _is_of_a_run(recipe):
         _refuse_names_of_files(config, read_config(recipe), recipe)
     run = run_training(config, resume="auto" if resume == "auto" else "never", factory=trust)
-    if os.environ.get("RANK", "0") == "0":
+    if place()[0] == 0:
         summary = run.summary
         typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")
 

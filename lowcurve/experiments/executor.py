@@ -1,6 +1,6 @@
 """Who computes? Worker processes on this machine, one thread each, or jobs of a Slurm cluster through submitit.
 
-Both hand out objects with `done()` and `result()`. A worker trains one run and takes its measurements; finished
+Both hand out objects with `done()`, `running()` and `result()`. A worker trains one run and measures it; finished
 parts are found on disk and skipped, so a killed experiment goes on where it stopped.
 """
 
@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import get_context, parent_process
@@ -19,8 +20,9 @@ from typing import Any, Protocol
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.evaluation.measurement import Task
 from lowcurve.experiments.grid import PlannedRun
+from lowcurve.experiments.slurm import slurm_pool
 from lowcurve.files import make_folder, writing
-from lowcurve.training.machine import flushed_denormals, kept_memory
+from lowcurve.training.machine import flushed_denormals, given_threads, kept_memory
 
 
 class Job(Protocol):
@@ -29,11 +31,15 @@ class Job(Protocol):
     def done(self) -> bool:
         """Tell whether it has ended."""
 
+    def running(self) -> bool:
+        """Tell whether it has begun and not ended."""
+
     def result(self) -> Any:
         """Return its value or raise its error."""
 
 
-Submit = Callable[..., Job]
+# takes a task and the arguments of each call
+Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Sequence[Job]]
 
 
 def perform(planned: PlannedRun, tasks: Sequence[Task]) -> None:
@@ -48,7 +54,7 @@ def perform(planned: PlannedRun, tasks: Sequence[Task]) -> None:
     if lacking := missing(planned.folder, tasks):
         # the function that makes a network is the one that the user's recipe names, not the folder's
         subject = resolve(planned.folder, data_dir=planned.config.data.dir, trust=own_factory(planned.config))
-        with flushed_denormals(), kept_memory():
+        with flushed_denormals(), kept_memory(), given_threads():
             for task in lacking:
                 take(task, subject, planned.folder)
 
@@ -67,7 +73,7 @@ def local_pool(jobs: int, output: Path) -> Iterator[Submit]:
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with _single_threaded():
-            yield lambda task, *arguments: pool.submit(_obedient, task, *arguments)
+            yield lambda task, calls: [pool.submit(_obedient, task, *call) for call in calls]
     except BaseException:
         for process in list(pool._processes.values()):
             process.terminate()
@@ -85,19 +91,6 @@ def _obedient(task: Callable[..., None], *arguments: Any) -> None:
         os._exit(1)
 
 
-@contextmanager
-def slurm_pool(jobs: int, output: Path, parameters: Mapping[str, Any], cluster: str = "slurm") -> Iterator[Submit]:
-    """Submit each run as a job of its own; `parameters` go to submitit (partition, gpus_per_node, timeout_min, …)."""
-    try:
-        import submitit
-    except ImportError:
-        raise UserError("--executor slurm needs submitit; install it: pip install submitit") from None
-    executor = submitit.AutoExecutor(folder=output / "slurm", cluster=cluster)
-    settings = {"name": "lowcurve", "slurm_array_parallelism": jobs, "timeout_min": 24 * 60}
-    executor.update_parameters(**settings | {_slurm_key(key): value for key, value in parameters.items()})
-    yield executor.submit
-
-
 def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any]) -> AbstractContextManager[Submit]:
     """Return the pool called `name`: local, slurm, or here, in this process."""
     if name == "local":
@@ -109,14 +102,17 @@ def open_pool(name: str, jobs: int, output: Path, parameters: Mapping[str, Any])
     raise unknown_name("executor", name, ("local", "slurm", "here"))
 
 
-def _here(task: Callable[..., Any], *arguments: Any) -> Job:
+def _here(task: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Job]:
     """Run a task in this process, where functions of a notebook or a shell are known."""
-    job: Future[Any] = Future()
-    try:
-        job.set_result(task(*arguments))
-    except Exception as error:
-        job.set_exception(error)
-    return job
+    jobs: list[Job] = []
+    for call in calls:
+        job: Future[Any] = Future()
+        try:
+            job.set_result(task(*call))
+        except Exception as error:
+            job.set_exception(error)
+        jobs.append(job)
+    return jobs
 
 
 def wait(
@@ -132,17 +128,23 @@ def wait(
             time.sleep(0.5)
 
 
+def count_states(jobs: Iterable[Job]) -> str:
+    """Say how many jobs wait, run and have ended.
+
+    >>> from concurrent.futures import Future
+    >>> count_states([Future(), Future()])
+    '2 pending, 0 running, 0 done'
+    """
+    states = Counter("done" if job.done() else "running" if job.running() else "pending" for job in jobs)
+    return ", ".join(f"{states[state]} {state}" for state in ("pending", "running", "done"))
+
+
 def _error(job: Job) -> str | None:
     try:
         job.result()
     except Exception as error:  # a failed run must not stop the others
         return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return None
-
-
-def _slurm_key(key: str) -> str:
-    shared = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
-    return key if key in shared or key.startswith("slurm_") else f"slurm_{key}"
 
 
 @contextmanager

@@ -5,13 +5,13 @@ from contextlib import ExitStack
 
 from lowcurve.evaluation.store import missing
 from lowcurve.experiments.collect import answered, collect, load_result, measure_together
-from lowcurve.experiments.executor import Submit, open_pool, perform, wait
+from lowcurve.experiments.executor import Submit, count_states, open_pool, perform, wait
 from lowcurve.experiments.grid import PlannedRun
 from lowcurve.experiments.records import describe
 from lowcurve.experiments.request import Request
 from lowcurve.experiments.results import Result
 from lowcurve.files import read_lines
-from lowcurve.progress import bars
+from lowcurve.progress import bars, visible
 
 Say = Callable[[str], None]
 
@@ -56,17 +56,24 @@ def run_grid(asked: Request, pending: Sequence[PlannedRun], say: Say, submit: Su
         say(f"failed {planned.name}: {error}" if error else f"done   {describe(planned)}")
         collect(asked).save(asked.results)
 
-    jobs = {planned: submit(perform, planned, asked.tasks) for planned in pending}
+    jobs = dict(zip(pending, submit(perform, [(planned, asked.tasks) for planned in pending]), strict=True))
     parts = {planned: planned.config.train.epochs + len(asked.tasks) for planned in pending}
     with bars() as display:
         task = display.add_task(asked.name, total=sum(parts.values()), note="")
+        # where nobody sees the bar, a line whenever a job of the cluster begins or ends
+        tell = say if asked.executor == "slurm" and not visible() else lambda line: None
+        states = ""
 
         def tick() -> None:
+            nonlocal states
+            before, states = states, count_states(jobs.values())
+            if states != before:
+                tell(f"jobs   {states}")
             done = {planned: _parts_done(asked, planned) for planned in pending}
             running = [
                 f"{planned.row.key} {n}/{parts[planned]}" for planned, n in done.items() if 0 < n < parts[planned]
             ]
-            display.update(task, completed=sum(done.values()), note=", ".join(running[: asked.jobs]))
+            display.update(task, completed=sum(done.values()), note=", ".join([states, *running[: asked.jobs]]))
 
         wait(jobs, tick, finished)
     return failures

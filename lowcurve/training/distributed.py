@@ -1,7 +1,8 @@
-"""Who trains besides this process? Nobody, or those that torchrun started, each with its share."""
+"""Who trains besides this process? Nobody, or those that torchrun or srun started, each with its share."""
 
 import os
 import socket
+import subprocess
 import time
 import warnings
 import zlib
@@ -42,6 +43,14 @@ class World:
         """Whether any process says so; all of them learn the same answer."""
         return bool(self.total(torch.tensor(float(flag), device=self.device)))
 
+    def agree(self, text: str) -> bool:
+        """Whether all processes have the same text; all of them learn the same answer."""
+        if self.size == 1:
+            return True
+        mine = float(zlib.crc32(text.encode()))
+        mean = self.total(torch.tensor(mine, device=self.device, dtype=torch.float64)) / self.size
+        return not self.any(bool(mean != mine))
+
     def wait(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
@@ -76,28 +85,70 @@ class World:
                 buffer.copy_(part.view_as(buffer))
 
 
+def place() -> tuple[int, int, int]:
+    """Return this process's rank, the number of processes and the rank on its machine, as torchrun or srun set them.
+
+    Tasks of one step of srun train together; `WORLD_SIZE=1` in the environment lets each train alone.
+    """
+    if "WORLD_SIZE" in os.environ:
+        names, size = ("RANK", "LOCAL_RANK"), os.environ["WORLD_SIZE"]
+    else:
+        names, size = ("SLURM_PROCID", "SLURM_LOCALID"), os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    rank, local = (int(os.environ.get(name, "0")) for name in names)
+    return rank, int(size), local
+
+
 @contextmanager
 def processes(device: str) -> Iterator[World]:
-    """Join the processes of torchrun (gloo on CPU, NCCL on GPUs) for the duration; alone without torchrun."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    """Join the processes of torchrun or srun (gloo on CPU, NCCL on GPUs) for the duration; alone without them."""
+    rank, size, local = place()
     chosen = choose_device(device, local)
     if size == 1:
         yield World(0, 1, chosen)
         return
     owner = not dist.is_initialized()
     if owner:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        _join("nccl" if chosen.type == "cuda" else "gloo", rank, size)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     world = World(dist.get_rank(), dist.get_world_size(), chosen)
     try:
-        with naming_losses(world):
-            yield world
+        yield world
     finally:
         if owner:
             with suppress(RuntimeError):  # the others may be gone
                 dist.destroy_process_group()
+
+
+def _join(backend: str, rank: int, size: int) -> None:
+    """Meet the other processes where torchrun says, or else on the first node of this step of srun."""
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group(backend)
+        return
+    meeting = f"tcp://{_first_node()}:{_port()}"
+    try:
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size)
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"process {rank} of {size} cannot join at {meeting} ({reason}); set MASTER_PORT") from None
+
+
+def _first_node() -> str:
+    if "MASTER_ADDR" in os.environ:
+        return os.environ["MASTER_ADDR"]
+    if os.environ.get("SLURM_STEP_NUM_NODES", "1") == "1":
+        return "127.0.0.1"
+    command = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        raise UserError(f"cannot find the first node of this job ({error}); set MASTER_ADDR to its name") from None
+
+
+def _port() -> int:
+    """Return a port that all tasks of a step choose alike, and other steps hardly ever."""
+    job, step = (int(os.environ.get(f"SLURM_{name}_ID", "0")) for name in ("JOB", "STEP"))
+    return int(os.environ.get("MASTER_PORT", 20_000 + (101 * job + step) % 10_000))
 
 
 @contextmanager
@@ -105,10 +156,11 @@ def naming_losses(world: World) -> Iterator[None]:
     """Say which process has ended, and how to go on, where the others learn of it by a broken connection."""
     roll: list[tuple[int, int]] = []
     try:
-        roll += _roll(world)
+        roll += _roll(world) if world.size > 1 else []
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and not any(word in str(error) for word in ("gloo", "NCCL")):
+        lost = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL"))
+        if world.size == 1 or not lost:
             raise
         gone = " and ".join(map(str, _ended(world, roll))) or "on another machine, or one that does not answer"
         raise UserError(
@@ -151,7 +203,8 @@ def _is_gone(process: int) -> bool:
 def choose_device(device: str, local_rank: int = 0) -> torch.device:
     """Return the device by name; "auto" is this process's GPU where there is one."""
     if device == "auto":
-        device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
+        # a task of Slurm may see no other GPU than its own
+        device = f"cuda:{local_rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
         torch.empty(1, device=chosen)

@@ -25,10 +25,10 @@ from lowcurve.training.batch import in_pieces, varied
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import latest_checkpoint
 from lowcurve.training.config import Config
-from lowcurve.training.distributed import World, processes
+from lowcurve.training.distributed import World, naming_losses, processes
 from lowcurve.training.interrupt import StopRequest, stop_requests
 from lowcurve.training.log import Log, Meter, constants
-from lowcurve.training.machine import flushed_denormals, kept_memory
+from lowcurve.training.machine import flushed_denormals, given_threads, kept_memory
 from lowcurve.training.network import keep_source, network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, run_environment
@@ -53,12 +53,16 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
         raise UserError(f"expected a Config, got {checks.shown(config)}; read_config makes one of a recipe")
     checks.choice(get_args(Resume), resume=resume)
     check_factory(factory)
-    with processes(config.train.device) as world, claim(config, resume, world, factory) as run:
+    with (
+        processes(config.train.device) as world,
+        stop_requests() as request,  # torchrun stops the others when one is lost: they say so first
+        naming_losses(world),
+        claim(config, resume, world, factory) as run,
+    ):
         if run.finished:
             return run
         devices = [world.device] if world.device.type == "cuda" else []
-        noise = torch.random.fork_rng(devices=devices)
-        with noise, flushed_denormals(), kept_memory(), stop_requests() as request:
+        with torch.random.fork_rng(devices=devices), flushed_denormals(), kept_memory(), given_threads():
             _train(_prepare(config, world, run), request)
         world.wait()
         return run

@@ -31,6 +31,12 @@ MAY_DIFFER = {
 def claim(config: Config, resume: Resume, world: World, factory: Factory | None = None) -> Iterator[Run]:
     """Hold the run's folder for this training, or say why not; every process learns of a refusal."""
     problem: UserError | None = None
+    shared = {key: value for key, value in _settings(config).items() if key not in ("data.dir", "train.device")}
+    if not world.agree(repr(shared)):
+        raise UserError(
+            f"expected one recipe for the {world.size} processes that train together, got several; "
+            "to train alone, each its own, set WORLD_SIZE=1"
+        )
     with ExitStack() as held:
         if world.first:
             try:
@@ -56,10 +62,7 @@ def _claim(config: Config, resume: Resume, held: ExitStack) -> None:
 
 
 def _compare(before: Config, now: Config, folder: Path) -> None:
-    old, new = (
-        _flat(before.model_dump(mode="json", by_alias=True)),
-        _flat(now.model_dump(mode="json", by_alias=True)),
-    )
+    old, new = _settings(before), _settings(now)
     changed = [
         f"{key}: {old[key]!r} before, {new[key]!r} now" for key in old if old[key] != new[key] and key not in MAY_DIFFER
     ]
@@ -68,6 +71,10 @@ def _compare(before: Config, now: Config, folder: Path) -> None:
             f"{folder} was begun with another recipe ({'; '.join(changed)}); "
             "go on with the same values, or give this run another name"
         )
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    return _flat(config.model_dump(mode="json", by_alias=True))
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

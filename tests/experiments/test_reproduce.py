@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from lowcurve.cli import app
 from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Samples
-from lowcurve.evaluation.store import taken
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.collect import collect
-from lowcurve.experiments.executor import _here, open_pool, perform, slurm_pool
+from lowcurve.experiments.executor import _here, open_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import _pending, reproduce_all
@@ -181,19 +180,6 @@ def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
     assert len(failures) == 1
     assert "cifar10" in next(iter(failures.values())).lower().replace("-", "")
     assert lines[-1].startswith("failed")
-
-
-def test_slurm_jobs_run_the_same_task(asked):
-    pytest.importorskip("submitit")
-    (planned,) = replace(asked, rows=("standard",)).grid()
-    with slurm_pool(
-        1, asked.output, {"partition": "any", "cpus_per_task": 1, "timeout_min": 5}, cluster="debug"
-    ) as submit:
-        submit(perform, planned, asked.tasks).result()
-    assert planned.trained
-    (record,) = taken(planned.folder)
-    assert record["settings"]["samples"] == 8
-    assert record["values"]["curvature"] > 0
 
 
 def test_names_are_checked_before_anything_runs():
