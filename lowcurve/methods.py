@@ -38,13 +38,15 @@ class Method:
     """What a method changes: the activation, parts of the surgery, loss terms, its own coefficients.
 
     `activation` is None for the paper's stand-in for ReLU (softplus with β = 1000) or a key of `ACTIVATIONS`;
-    "learned" is the centered softplus with a trained β. `terms` are keys of `TERMS`, `coefficients` those of their
+    "learned" is the centered softplus with a trained β. With `spectral`, linear layers have unit norm, the last one too
+    if `last_layer` is "unit". `terms` are keys of `TERMS`, `coefficients` those of their
     coefficients that differ from the terms' defaults.
     """
 
     title: str
     activation: str | None = None
     spectral: bool = False
+    last_layer: str = "free"
     batchnorm: bool = False
     terms: tuple[str, ...] = ()
     coefficients: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -85,6 +87,7 @@ METHODS: dict[str, Method] = {
         "Certified",
         activation="learned",
         spectral=True,
+        last_layer="unit",
         terms=("curvature", "certified"),
         coefficients=MappingProxyType({"init_beta": 0.1, "lambda_beta": 0.1}),
     ),
@@ -117,6 +120,7 @@ def _join(first: Method, second: Method, name: str) -> Method:
         title=f"{first.title} + {second.title}",
         activation=first.activation or second.activation,
         spectral=first.spectral or second.spectral,
+        last_layer="unit" if "unit" in (first.last_layer, second.last_layer) else "free",
         batchnorm=first.batchnorm or second.batchnorm,
         terms=tuple(dict.fromkeys(first.terms + second.terms)),
         coefficients=MappingProxyType({**first.coefficients, **second.coefficients}),
@@ -176,11 +180,12 @@ def build(
     residual: str = "mean",
     coefficients: Mapping[str, Any] | None = None,
     skip: Collection[str] = (),
+    last_layer: str | None = None,
 ) -> nn.Module:
     """Return the untrained network of `method`: a plain net with its activation, then its surgery.
 
     `input_size` is the shape of one sample, (C, H, W) or (d,). Weights come from the global generator. Surgery leaves
-    the modules named in `skip` alone; `coefficients` go before the method's own.
+    the modules named in `skip` alone; `coefficients` and `last_layer` go before the method's own.
 
     >>> build("lcnn", "mlp", (2,), 2, width=8)(torch.zeros(3, 2)).shape
     torch.Size([3, 2])
@@ -196,7 +201,7 @@ def build(
         activation=ACTIVATIONS[method.activation],
         image_size=tuple(input_size[1:]),
     )
-    return apply_surgery(net, method, input_size, coefficients, skip)
+    return apply_surgery(net, method, input_size, coefficients, skip, last_layer)
 
 
 def apply_surgery(
@@ -205,6 +210,7 @@ def apply_surgery(
     input_size: tuple[int, ...],
     coefficients: Mapping[str, Any] | None = None,
     skip: Collection[str] = (),
+    last_layer: str | None = None,
 ) -> nn.Module:
     """Return `net` after the part of the surgery that `method` asks for; a trained net keeps its weights."""
     if not method.converts:
@@ -220,5 +226,6 @@ def apply_surgery(
         init_beta=first.init_beta,
         init_gamma=first.init_gamma,
         skip=skip,
+        last_layer=last_layer or method.last_layer,
     )
     return model

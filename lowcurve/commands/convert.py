@@ -28,6 +28,7 @@ def convert(
     init_beta: Annotated[float, options.above_zero("β to start from.")] = 5.0,
     init_gamma: Annotated[float, options.above_zero("γ to start from.")] = 10.0,
     stand_in: Annotated[float, options.above_zero("β of the softplus that is measured in place of kinks.")] = 1000.0,
+    last_layer: Annotated[str, typer.Option(help="free, or unit: the layer of the logits has unit norm too.")] = "free",
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave the module of this name alone; may be repeated.")
     ] = None,
@@ -38,12 +39,14 @@ def convert(
     from lowcurve.surgery.convert import convert as convert_model
 
     count = options.count(samples)
+    options.choice(("free", "unit"), last_layer, "--last-layer")
     shape = None if input_size is None else options.whole_numbers(input_size, "--input-size", least=1)
     if data is not None and shape is not None:
         raise UserError("expected --data or --input-size, got both; leave one out")
     model, x, y = _load(target, data, data_dir, shape, count, trust)
-    switches = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
-    low, report = convert_model(model, x[:2], **switches, init_beta=init_beta, init_gamma=init_gamma, skip=skip or ())
+    chosen: dict[str, Any] = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
+    chosen |= {"init_beta": init_beta, "init_gamma": init_gamma, "skip": skip or (), "last_layer": last_layer}
+    low, report = convert_model(model, x[:2], **chosen)
     console = text.console()
     _show_changes(console, report)
     _show_measures(console, model, low, (x, y), stand_in)

@@ -97,13 +97,16 @@ class Dataset:
         """The shape of one sample, (C, H, W) or (d,)."""
         return tuple(self.train.images.shape[1:])
 
-    def held_out(self, count: int | None, seed: int = 0) -> "Dataset":
-        """Return `count` training samples, each class with its share, in place of the test split: for choices.
+    def held_out(self, count: int | float | None, seed: int = 0) -> "Dataset":
+        """Return `count` training samples (a float: that share), each class with its share, in place of the test split.
+
+        Settings are chosen on them, so that the test samples stay unread.
 
         What is left to train on is what `subset` of as many samples draws by the same seed.
         """
         if count is None:
             return self
+        count = how_many(count, len(self.train)) if isinstance(count, float) else count
         if not 1 <= count <= len(self.train) - 2:
             raise UserError(
                 f"expected 1 to {len(self.train) - 2} samples to hold out of {len(self.train)}, got {count}; "

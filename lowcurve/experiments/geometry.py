@@ -3,7 +3,7 @@
 from lowcurve.evaluation.measurement import Measurement, Settings, Values
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import OURS, Claim
-from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, printed, rows
+from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Row, printed, rows
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature")
 
@@ -67,11 +67,16 @@ PAPER = printed(
     },
 )
 
+# Ours leaves the layer of the logits free: normalized curvature does not see its scale, accuracy needs it.
+UNIT_LAST = Row(
+    "lcnn-unit-last", "LCNN, the last layer of unit norm too", "lcnn", {"model.last_layer": "unit"}, ours=True
+)
+
 TABLE = Experiment(
     name="table-geometry",
     title="Model geometry: gradient norm, Hessian norm and curvature",
     source="Table 1",
-    rows=rows(*PAPER, ours=("relu", "minimal")),
+    rows=(*rows(*PAPER), UNIT_LAST, *rows(ours=("relu", "minimal"))),
     measurements=(GEOMETRY,),
     columns=COLUMNS,
     paper=PAPER,

@@ -113,4 +113,6 @@ def fingerprint(config: "Config") -> str:
         for key, value in part.items()
     }
     content = {key: value for key, value in flat.items() if key not in MAY_DIFFER}
+    if content.get("model.last_layer") == "unit":  # as it was before there was a choice
+        del content["model.last_layer"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

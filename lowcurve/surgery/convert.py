@@ -28,7 +28,7 @@ from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
 from lowcurve.surgery.trace import activation_functions, separate_activations
-from lowcurve.surgery.untouched import attention_parts, skipped
+from lowcurve.surgery.untouched import attention_parts, last_layers, skipped
 
 
 def convert(
@@ -41,19 +41,22 @@ def convert(
     init_beta: float = 5.0,
     init_gamma: float = 10.0,
     skip: Collection[str] = (),
+    last_layer: str = "free",
 ) -> tuple[nn.Module, ConversionReport]:
     """Return a low-curvature copy of `model`, with its weights, and a report; `model` itself is not changed.
 
     `example_input` is a batch as the model takes it (any values, the true size; one sample is enough), a tuple of
     several arguments or a dict of keyword arguments. The switches choose what is replaced; `init_beta` and
-    `init_gamma` are β and γ to start from; modules named in `skip`, and what is inside them, are left as they are. A
-    model that could only be converted in part is refused by a `UserError` that names the module and the remedy.
+    `init_gamma` are β and γ to start from; modules named in `skip`, and what is inside them, are left as they are. The
+    linear layer that makes the logits keeps its scale, which normalized curvature does not see and accuracy needs;
+    `last_layer="unit"` gives it unit norm too, as in the paper. A model that could only be converted in part is refused
+    by a `UserError` that names the module and the remedy.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> low, report = convert(net, torch.zeros(1, 4))
     >>> report.summary()
-    '2 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 0 left'
+    '1 Linear -> spectral norm, 1 ReLU -> CenteredSoftplus; 1 left'
     """
     refuse_wrapped(model)
     checks.usable(model)
@@ -69,7 +72,7 @@ def convert(
     surgery = Surgery(model, run, untouched)
     _note_what_stays(surgery)
     if spectral:
-        normalize_linear_layers(surgery)
+        normalize_linear_layers(surgery, last_layers(run, last_layer))
     if batchnorm:
         replace_batchnorms(surgery, init_gamma)
     if activation:
@@ -77,6 +80,7 @@ def convert(
         _verify(surgery.model, example_input, untouched)
         refuse_overwritten(surgery.model, example_input)
     options = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral, "skip": list(skip)}
+    options |= {"last_layer": last_layer}
     remember(before, surgery.model, example_input, options)
     return surgery.model, _report(surgery)
 

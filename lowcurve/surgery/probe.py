@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
+from lowcurve.outputs import logits_of
 from lowcurve.surgery.nested import as_call, cloned, tensors
-from lowcurve.surgery.rules import ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
+from lowcurve.surgery.rules import AFTER_THE_LAST, ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
 
 LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -59,12 +60,14 @@ class ForwardRecord:
 
 
 class Probe(TorchFunctionMode):
-    """The record of one forward: `records` by module, `output`, and `reader(layer)`."""
+    """The record of one forward: `records` by module, `output`, `last` layers, and `reader(layer)`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: dict[nn.Module, ForwardRecord] = {}
         self.output: Any = None
+        self.last: set[nn.Module] = set()  # linear layers whose outputs are the logits, but for what keeps their scale
+        self._carried: dict[int, tuple[set[nn.Module], Tensor]] = {}  # which layers' outputs are in a tensor
         self._stack: list[tuple[nn.Module, ForwardRecord]] = []
         self._made: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensor is kept, so that its id stays its own
         self._readers: defaultdict[nn.Module, list[nn.Module | None]] = defaultdict(list)
@@ -106,6 +109,11 @@ class Probe(TorchFunctionMode):
                 self._readers[self._made[id(tensor)][0]].append(module)
         if isinstance(module, LINEAR_LAYERS) and isinstance(result, Tensor):
             self._made[id(result)] = (module, result)
+            self._carried[id(result)] = ({module}, result)
+        elif func in AFTER_THE_LAST and isinstance(result, Tensor):
+            parts = [tensor for tensor in inputs if not isinstance(tensor, nn.Parameter)]
+            if parts and all(id(tensor) in self._carried for tensor in parts):
+                self._carried[id(result)] = (set().union(*(self._carried[id(t)][0] for t in parts)), result)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: a module starts."""
@@ -133,6 +141,10 @@ class Probe(TorchFunctionMode):
     def finish(self, output: Any) -> None:
         """Keep the output; what the model returns is read by its caller too."""
         self.output = output
+        with suppress(UserError):  # not a classifier
+            found = self._carried.get(id(logits_of(output)), (set(),))[0]
+            self.last = {layer for layer in found if self.records[layer].invocations == 1}
+        self._carried.clear()
         for tensor in tensors(output):
             if id(tensor) in self._made:
                 self._readers[self._made[id(tensor)][0]].append(None)

@@ -73,12 +73,15 @@ def replace_activations(
             module.activation_relu_or_gelu = 0  # its fused inference path would compute the old activation
 
 
-def normalize_linear_layers(surgery: Surgery) -> None:
+def normalize_linear_layers(surgery: Surgery, free: Mapping[nn.Module, str]) -> None:
     """Divide each weight by its operator norm σ; a batch norm that alone reads the layer makes up for it."""
     for name, module, _ in surgery.sites():
         if not is_linear_layer(module) or spectral_of(module) is not None:
             continue
         kind = type(module).__name__
+        if module in free:
+            surgery.left.append(Change(name, kind, "left", free[module]))
+            continue
         spectral_norm(module, input_size(module, surgery.run))
         normalization = spectral_of(module)
         assert normalization is not None

@@ -147,6 +147,19 @@ MATRIX_PRODUCTS = {
     *(Tensor.matmul, Tensor.mm, Tensor.bmm, Tensor.__matmul__, Tensor.__rmatmul__),
 }
 SOFTMAXES = {F.softmax, torch.softmax, Tensor.softmax}
+# What may come between the last linear layer and the output: values are moved, averaged, scaled, made probabilities.
+AFTER_THE_LAST = {
+    *SOFTMAXES,
+    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
+    *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
+    *(torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+    *(torch.flatten, Tensor.flatten, torch.reshape, Tensor.reshape, Tensor.view, Tensor.unflatten),
+    *(torch.squeeze, Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, Tensor.__getitem__, torch.cat, torch.stack),
+    *(torch.permute, Tensor.permute, torch.transpose, Tensor.transpose, Tensor.contiguous, Tensor.clone),
+    *(Tensor.to, Tensor.float, Tensor.type, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul),
+    *(Tensor.div, Tensor.__truediv__, torch.div),
+}
 ATTENTIONS = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 
 

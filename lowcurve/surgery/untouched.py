@@ -1,4 +1,4 @@
-"""Which modules does surgery leave alone? Those that the caller names, and every part of an attention."""
+"""Which modules does surgery leave alone? Those that the caller names, every part of an attention, the last layer."""
 
 from collections.abc import Collection, Iterable
 
@@ -10,6 +10,8 @@ from lowcurve.surgery.probe import Probe
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rules import activation_rule
 from lowcurve.surgery.trace import slots
+
+LAST_LAYERS = ("free", "unit")
 
 
 def skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
@@ -36,6 +38,12 @@ def skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
         if part in parts and part not in chosen.values() and any(owner not in parts for owner, _ in places):
             raise UserError(f"{where(part, model)} is inside and outside of what skip names; give each place its own")
     return dict.fromkeys(parts, "skipped, as asked")
+
+
+def last_layers(run: Probe, last_layer: str) -> dict[nn.Module, str]:
+    """Return the layers that spectral norms leave free: the last ones, unless they too shall have unit norm."""
+    checks.choice(LAST_LAYERS, last_layer=last_layer)
+    return dict.fromkeys(run.last if last_layer == "free" else (), "last layer: its scale is that of the logits")
 
 
 def attention_parts(model: nn.Module, run: Probe) -> dict[nn.Module, str]:

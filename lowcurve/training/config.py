@@ -18,7 +18,7 @@ from pydantic import (
 
 from lowcurve.data import DATASETS, Dataset, load_dataset
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.methods import resolve, sharpness
+from lowcurve.methods import find_method, resolve, sharpness
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS
 from lowcurve.training.coefficients import MethodConfig, method_section
@@ -33,8 +33,10 @@ class DataConfig(Section):
     name: str = Field(default="digits", description="a data set's name, folder:PATH or parquet:PATH")
     dir: Path | None = Field(default=None, description="where the files are; default $LOWCURVE_DATA or the cache")
     limit_train: int | None = Field(default=None, ge=2, description="use so many training samples only")
-    validation: int | None = Field(
-        default=None, ge=1, description="hold out so many training samples and judge on them, not on the test split"
+    validation: int | float | None = Field(
+        default=None,
+        gt=0,
+        description="training samples (a number, or a share below 1) to judge on, not on the test split",
     )
     limit_test: int | None = Field(default=None, ge=1, description="use so many test samples only")
     augmentation: tuple[str, ...] | None = Field(default=None, description="default: what is customary for the set")
@@ -64,7 +66,10 @@ class ModelConfig(Section):
     source: str | None = Field(
         default=None, alias="from", description="run folder or package:factory to fine-tune instead of `name`"
     )
-    skip: tuple[str, ...] = Field(default=(), description="modules that surgery leaves alone, such as a last layer")
+    skip: tuple[str, ...] = Field(default=(), description="modules that surgery leaves alone, such as a head")
+    last_layer: Literal["free", "unit"] | None = Field(
+        default=None, description="with spectral norms: whether the last layer has unit norm too; default: the method's"
+    )
 
     @field_validator("name")
     @classmethod
@@ -88,6 +93,18 @@ class Config(Section):
     @classmethod
     def _with_coefficients(cls, given: Any) -> Any:
         return method_section().model_validate(given) if isinstance(given, Mapping) else given
+
+    @model_validator(mode="after")
+    def _with_last_layer(self) -> "Config":
+        """Put the method's own choice where the recipe makes none."""
+        method, chosen = self.method.method, self.model.last_layer
+        if chosen is not None and not method.spectral:
+            raise ValueError(
+                f"model.last_layer={chosen!r} needs spectral norms, which {self.method.name} has not; leave it out"
+            )
+        if chosen is None and method.spectral:
+            self.__dict__["model"] = self.model.model_copy(update={"last_layer": method.last_layer})
+        return self
 
     @model_validator(mode="after")
     def _possible(self) -> "Config":
@@ -133,7 +150,8 @@ class Config(Section):
 def read_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe, a file or one that has a name, and apply overrides such as `train.epochs=20`."""
     tree = None if os.path.exists(path) else named_recipe(str(path))  # noqa: PTH110 (Path.exists fails on long names)
-    return change_config(read_toml(path) if tree is None else tree, overrides, str(path))
+    tree = _with_old_meaning(read_toml(path), path) if tree is None else tree
+    return change_config(tree, overrides, str(path))
 
 
 def change_config(tree: dict[str, Any], overrides: Sequence[str], where: str) -> Config:
@@ -144,6 +162,15 @@ def change_config(tree: dict[str, Any], overrides: Sequence[str], where: str) ->
     if not any(override.partition("=")[0].strip() == "name" for override in overrides):
         tree = renamed(tree, before)
     return parse_config(tree, where)
+
+
+def _with_old_meaning(tree: dict[str, Any], path: Path | str) -> dict[str, Any]:
+    """Say of a run what its recipe did not have to say when its last layer always had unit norm."""
+    method, model = tree.get("method"), tree.setdefault("model", {})
+    name = method.get("name") if isinstance(method, dict) and Path(path).name == "config.toml" else None
+    if isinstance(name, str) and isinstance(model, dict) and find_method(name).spectral:
+        model.setdefault("last_layer", "unit")
+    return tree
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "the configuration") -> Config:

@@ -40,6 +40,7 @@ def network(
             model.residual,
             coefficients=config.method.coefficients,
             skip=model.skip,
+            last_layer=model.last_layer,
         )
     if kept_source(folder):
         before = read_config(folder / SOURCE / "config.toml")
@@ -51,7 +52,7 @@ def network(
     else:
         net = _made(factory, input_size, num_classes)
     _check(net, input_size, num_classes, config.model.source)
-    return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
+    return _after_surgery(net, method, input_size, config)
 
 
 def start_from(
@@ -69,7 +70,13 @@ def start_from(
     else:
         net = _made(factory or source, input_size, num_classes)
     _check(net, input_size, num_classes, source)
-    return apply_surgery(net, method, input_size, config.method.coefficients, config.model.skip)
+    return _after_surgery(net, method, input_size, config)
+
+
+def _after_surgery(net: nn.Module, method: Method, input_size: tuple[int, ...], config: Config) -> nn.Module:
+    return apply_surgery(
+        net, method, input_size, config.method.coefficients, config.model.skip, config.model.last_layer
+    )
 
 
 def _made(factory: Factory, input_size: tuple[int, ...], num_classes: int) -> nn.Module:

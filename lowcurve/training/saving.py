@@ -80,7 +80,7 @@ def _converted(net: nn.Module, notes: list[dict[str, Any]], folder: Path) -> nn.
     net = copy.deepcopy(net)
     for note in notes[len(conversions(net)) :]:
         try:
-            options = dict(note)
+            options = {"last_layer": "unit", **note}  # as it was before notes told
             batch = example(options.pop("input"))
         except (TypeError, KeyError, ValueError, AttributeError, RuntimeError):
             raise UserError(f"{folder}: the conversion cannot be repeated; pass the converted model") from None

@@ -20,7 +20,7 @@ def test_tables_share_their_runs():
     assert {planned.name for planned in grid("table-discrepancy")} <= geometry
     assert {planned.name for planned in grid("table-attacks")} <= geometry
     ablations = {planned.name for planned in grid("table-ablations")}
-    assert len(ablations & geometry) == 4  # standard and lcnn, two seeds each
+    assert len(ablations & geometry) == 6  # standard, lcnn and lcnn with a last layer of unit norm, two seeds each
 
 
 def test_every_run_of_an_experiment_is_a_run_of_its_own():

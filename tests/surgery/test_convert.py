@@ -8,6 +8,7 @@ from torch import nn
 from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert, fold
 from lowcurve.errors import UserError
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
+from lowcurve.layers.spectral import spectral_of
 from lowcurve.layers.traits import constants
 from lowcurve.surgery.replace import rescale_statistics
 from tests.surgery.zoo import SMALL, TOKENS, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained
@@ -22,14 +23,16 @@ def small_resnet(seed: int = 0) -> nn.Module:
 def test_a_trained_net_keeps_its_function_under_spectral_norm():
     net = small_resnet()
     low, report = convert(net, SMALL, activation=False, init_gamma=1e6)
-    factors = report.factors()
-    assert list(factors) == ["13"]  # every convolution is followed by a batch norm; the head is not
-    torch.testing.assert_close(low(SMALL), net(SMALL) * factors["13"], rtol=1e-4, atol=1e-6)
+    assert not report.factors()  # every convolution is followed by a batch norm
+    torch.testing.assert_close(low(SMALL), net(SMALL), rtol=1e-4, atol=1e-6)
+    low, report = convert(net, SMALL, activation=False, init_gamma=1e6, last_layer="unit")
+    assert list(report.factors()) == ["13"]
+    torch.testing.assert_close(low(SMALL), net(SMALL) * report.factors()["13"], rtol=1e-4, atol=1e-6)
 
 
 def test_factors_are_what_layers_are_multiplied_by():
     net = MODELS["mlp"](in_channels=3, width=8, image_size=8).eval()
-    low, report = convert(net, SMALL)
+    low, report = convert(net, SMALL, last_layer="unit")
     layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     assert list(report.factors()) == layers
     for name in layers:
@@ -169,7 +172,7 @@ def test_beta_and_gamma_start_where_they_should():
 def test_converting_twice_changes_nothing():
     once, _ = convert(small_resnet(), SMALL)
     twice, report = convert(once, SMALL)
-    assert not report.replaced and not report.left
+    assert not report.replaced and [change.name for change in report.left] == ["13"]
     assert torch.equal(once(SMALL), twice(SMALL))
 
 
@@ -177,8 +180,8 @@ def test_conversion_in_two_steps_keeps_the_function_too():
     net = small_resnet()
     half, _ = convert(net, SMALL, activation=False, spectral=False, init_gamma=1e6)
     low, report = convert(half, SMALL, activation=False, batchnorm=False)
-    torch.testing.assert_close(low(SMALL), net(SMALL) * report.factors()["13"], rtol=1e-4, atol=1e-6)
-    assert len(report.factors()) == 1
+    torch.testing.assert_close(low(SMALL), net(SMALL), rtol=1e-4, atol=1e-6)
+    assert not report.factors()
 
 
 def test_sync_batch_norm_is_kept_inside():
@@ -222,7 +225,7 @@ def test_what_is_called_only_in_training_is_converted_too():
             x = self.body(x)
             return (self.head(x), self.extra(x)) if self.training else self.head(x)
 
-    low, report = convert(Auxiliary(), VECTOR)
+    low, report = convert(Auxiliary(), VECTOR, last_layer="unit")
     assert isinstance(low.extra[0], CenteredSoftplus) and not report.left
 
 
@@ -235,7 +238,7 @@ def test_what_is_never_called_is_left_and_reported():
         def forward(self, x):
             return self.used(x)
 
-    low, report = convert(Unused(), VECTOR)
+    low, report = convert(Unused(), VECTOR, last_layer="unit")
     assert [(c.name, c.note) for c in report.left] == [(f"spare.{i}", "not reached by the example input") for i in "01"]
     assert isinstance(low.spare[1], nn.ReLU)
 
@@ -385,10 +388,52 @@ def test_batch_norms_keep_their_precision():
 def test_report_prints_as_a_table():
     _, report = convert(nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)), VECTOR)
     lines = str(report).splitlines()
-    assert lines[0] == "2 Linear -> spectral norm, 1 GELU -> CenteredSoftplus; 1 left"
+    assert lines[0] == "1 Linear -> spectral norm, 1 GELU -> CenteredSoftplus; 2 left"
     assert lines[2].split() == ["where", "was", "now", "note"]
-    assert [line.split()[0] for line in lines[4:]] == ["0", "1", "3", "2"]
-    assert "tends to ReLU" in lines[5] and "normalizes each sample" in lines[7]
+    assert [line.split()[0] for line in lines[4:]] == ["0", "1", "2", "3"]
+    assert "tends to ReLU" in lines[5] and "normalizes each sample" in lines[6] and "scale" in lines[7]
+
+
+class Ends(nn.Module):
+    """A linear layer and what comes after it."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.body, self.head, self.end = nn.Linear(6, 6), nn.Linear(6, 5), end
+
+    def forward(self, x):
+        return self.end(self, F.relu(self.body(x)))
+
+
+FREE = {
+    "plain": lambda net, h: net.head(h),
+    "log-probabilities": lambda net, h: F.log_softmax(net.head(h), 1),
+    "temperature": lambda net, h: net.head(h) / 0.5,
+    "moved": lambda net, h: net.head(h).reshape(-1, 5, 1).squeeze(-1),
+    "dropout": lambda net, h: F.dropout(net.head(h), 0.1, net.training),
+    "an object": lambda net, h: {"hidden": h, "logits": net.head(h)},
+    "two heads": lambda net, h: (net.head(h) + net.head.bias) * 2,
+}
+NOT_FREE = {
+    "activation": lambda net, h: F.relu(net.head(h)),
+    "twice": lambda net, h: net.head(h) + net.head(2 * h),
+    "with features": lambda net, h: net.head(h) + h[:, :5],
+    "no linear end": lambda net, h: net.head(h).square(),
+}
+
+
+@pytest.mark.parametrize("name", [*FREE, *NOT_FREE])
+def test_the_last_layer_is_found_by_what_becomes_of_its_output(name):
+    low, report = convert(Ends({**FREE, **NOT_FREE}[name]).eval(), VECTOR)
+    left = [change.name for change in report.left if change.note.startswith("last layer")]
+    assert left == (["head"] if name in FREE else [])
+    assert (spectral_of(low.head) is None) == (name in FREE)
+    assert spectral_of(convert(Ends(FREE["plain"]), VECTOR, last_layer="unit")[0].head) is not None
+
+
+def test_a_last_layer_is_free_or_of_unit_norm():
+    with pytest.raises(UserError, match="last layer"):
+        convert(nn.Linear(6, 5), VECTOR, last_layer="none")
 
 
 def test_folding_leaves_the_converted_model_alone():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
 from lowcurve.training.config import Config, dump_config, parse_config, read_config
 
@@ -122,3 +123,28 @@ def test_runs_are_named_by_data_model_method_and_seed() -> None:
     config = parse_config({"data": {"name": "folder:/a/b"}, "method": {"name": "relu"}, "train": {"seed": 3}})
     assert config.folder == Path("runs/folder--a-b-resnet18-relu-s3")
     assert parse_config({"name": "mine", "output": "x"}).folder == Path("x/mine")
+
+
+def test_the_last_layer_is_the_methods_choice_and_a_recipe_may_make_another(tmp_path: Path) -> None:
+    assert parse_config({"method": {"name": "lcnn"}}).model.last_layer == "free"
+    assert parse_config({"method": {"name": "certified"}}).model.last_layer == "unit"
+    assert parse_config({"method": {"name": "standard"}}).model.last_layer is None
+    assert parse_config({"method": {"name": "lcnn"}, "model": {"last_layer": "unit"}}).model.last_layer == "unit"
+    with pytest.raises(UserError, match="needs spectral norms"):
+        parse_config({"method": {"name": "standard"}, "model": {"last_layer": "unit"}})
+
+
+def test_a_run_of_before_there_was_a_choice_has_a_last_layer_of_unit_norm(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[method]\nname = "lcnn"\n')
+    (tmp_path / "recipe.toml").write_text('[method]\nname = "lcnn"\n')
+    assert read_config(tmp_path / "config.toml").model.last_layer == "unit"
+    assert read_config(tmp_path / "recipe.toml").model.last_layer == "free"
+
+
+def test_held_out_samples_are_taken_from_the_training_set() -> None:
+    dataset = load_dataset("digits")
+    chosen = parse_config({"data": {"validation": 0.1}}).data.parts(dataset)
+    assert len(chosen.test) == 144 and len(chosen.train) == len(dataset.train) - 144
+    rows = {tuple(image.flatten().tolist()) for image in chosen.test.images}
+    assert rows <= {tuple(image.flatten().tolist()) for image in dataset.train.images}
+    assert "validation" in chosen.title
