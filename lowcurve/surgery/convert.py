@@ -14,6 +14,7 @@ from lowcurve import checks
 from lowcurve.compat import BATCH_NORMS
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import smooth
+from lowcurve.surgery.pretrained import guard
 from lowcurve.surgery.probe import probe
 from lowcurve.surgery.record import remember
 from lowcurve.surgery.refuse import is_linear_layer, refuse_overwritten, refuse_unconvertible, refuse_wrapped
@@ -82,6 +83,8 @@ def convert(
     options = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral, "skip": list(skip)}
     options |= {"last_layer": last_layer}
     remember(before, surgery.model, example_input, options)
+    if surgery.replaced:
+        guard(surgery.model)
     return surgery.model, _report(surgery)
 
 

@@ -24,7 +24,8 @@ from lowcurve.layers.traits import plain
 from lowcurve.surgery.graphs import graph_module, keep_attributes
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.inlined import inlined_graph, is_inlined
-from lowcurve.surgery.record import forget
+from lowcurve.surgery.pretrained import guard
+from lowcurve.surgery.record import forget, remember_fold
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
@@ -36,7 +37,16 @@ def fold(model: nn.Module) -> nn.Module:
     [0.0, 99.30685424804688]
     """
     checks.modules(model=model)
-    return _plain(checks.copied(model).eval(), {})
+    result = _plain(checks.copied(model).eval(), {})
+    if any(is_ours(module) or parametrize.is_parametrized(module) for module in model.modules()):
+        remember_fold(model, result)
+        guard(result)
+    return result
+
+
+def is_ours(module: nn.Module) -> bool:
+    """Whether a module is of a class of this package, or of one made from such."""
+    return any(base.__module__.startswith("lowcurve.") for base in type(module).__mro__)
 
 
 def _plain(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
@@ -80,8 +90,7 @@ def _without_lowcurve(module: nn.Module) -> nn.Module:
     """Return the form that the module's class has registered, written out where it is of this package."""
     found = plain(module)
     result = module if found is None else found
-    ours = any(base.__module__.startswith("lowcurve.") for base in type(result).__mro__)
-    if ours or (is_inlined(result) and not isinstance(result, fx.GraphModule)):
+    if is_ours(result) or (is_inlined(result) and not isinstance(result, fx.GraphModule)):
         result = _as_graph(result, type(module).__name__)
     return result
 

@@ -20,23 +20,29 @@ from lowcurve.errors import UserError
 from lowcurve.factory import Factory, load_factory
 from lowcurve.files import lock, make_folder, read_bytes, write_atomic, write_json
 from lowcurve.surgery.convert import convert
-from lowcurve.surgery.record import conversions, example
+from lowcurve.surgery.fold import fold
+from lowcurve.surgery.record import FOLD, conversions, example, restore
 from lowcurve.training.checkpoint import load_weights
+from lowcurve.training.hub import CARD, model_card
 
 FORMAT = "lowcurve model 1"
 RECORD = "model.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
+_HUB_WEIGHTS = "model.safetensors"  # where hubs look for weights
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+def save(model: nn.Module, path: str | os.PathLike[str], *, hub: bool = False) -> Path:
     """Write a plain, converted or folded model to the folder `path`; return it.
 
     `model.json` names the weights by their SHA-256, and is replaced last: a folder holds the old model or the new one.
+    With `hub`, the folder is laid out for a model hub: weights in `model.safetensors` and a model card, `README.md`,
+    which is yours to complete and is kept where there is one. A save into it that was interrupted shows when loading.
     """
     checks.usable(model)
     checks.path(path=path)
+    checks.flag(hub=hub)
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    data = save_tensors(weights)
+    data = save_tensors(weights, metadata={"format": "pt"} if hub else None)
     digest = hashlib.sha256(data).hexdigest()
     body = {
         "format": FORMAT,
@@ -44,17 +50,28 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         "torch": torch.__version__,
         "conversions": conversions(model),
         "modules": _modules(model),
-        "weights": f"model-{digest[:16]}.safetensors",
+        "weights": _HUB_WEIGHTS if hub else f"model-{digest[:16]}.safetensors",
         "weights_sha256": digest,
     }
     folder = make_folder(Path(path))
     with lock(folder):
+        if hub:
+            _refuse_others(folder)
         write_atomic(folder / str(body["weights"]), data)
         write_json(folder / RECORD, body | {"sha256": _digest(body)})
+        if hub and not (folder / CARD).exists():
+            write_atomic(folder / CARD, model_card(model, folder.name))
         for old in folder.iterdir():
             if _WEIGHTS.fullmatch(old.name) and old.name != body["weights"]:
                 old.unlink(missing_ok=True)
     return folder
+
+
+def _refuse_others(folder: Path) -> None:
+    """Refuse a folder with somebody else's weights, or with a configuration by which others would read ours."""
+    taken = [name for name in ("config.json", _HUB_WEIGHTS) if (folder / name).exists()]
+    if taken and not ((folder / RECORD).is_file() and taken == [_HUB_WEIGHTS]):
+        raise UserError(f"{folder} holds another model already ({taken[0]}); choose an empty folder")
 
 
 def load_saved(folder: Path, model: nn.Module | None = None, factory: Factory | None = None) -> nn.Module:
@@ -80,6 +97,10 @@ def _converted(net: nn.Module, notes: list[dict[str, Any]], folder: Path) -> nn.
     net = copy.deepcopy(net)
     for note in notes[len(conversions(net)) :]:
         try:
+            if FOLD in note:
+                restore(net, note[FOLD])
+                net = fold(net)
+                continue
             options = {"last_layer": "unit", **note}  # as it was before notes told
             batch = example(options.pop("input"))
         except (TypeError, KeyError, ValueError, AttributeError, RuntimeError):
@@ -109,8 +130,7 @@ def _compare(found: dict[str, str], expected: dict[str, str], folder: Path) -> N
         raise UserError(
             f"the model passed is not the one saved in {folder}: {name or 'the model itself'} is "
             f"{found.get(name, 'missing')}, expected {expected.get(name, 'none')} ({len(odd)} differ). Pass the "
-            "original or the converted model; a folded one holds numbers in its code and loads only into the same "
-            "folded model, so keep the converted model and fold it after loading"
+            "original, the converted or the folded model"
         )
 
 
@@ -120,7 +140,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         body = json.loads(read_bytes(folder / RECORD))
         if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body) or body.get("format") != FORMAT:
             raise UserError(f"{folder / RECORD} has been altered, or is of another version; save the model again")
-        if not _WEIGHTS.fullmatch(str(body["weights"])):
+        if not _WEIGHTS.fullmatch(str(body["weights"])) and body["weights"] != _HUB_WEIGHTS:
             raise UserError(f"{folder / RECORD} names {body['weights']!r} for its weights; expected a file beside it")
         data = read_bytes(folder / body["weights"])
         if hashlib.sha256(data).hexdigest() != body["weights_sha256"]:

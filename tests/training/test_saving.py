@@ -1,15 +1,19 @@
 """A saved model comes back with the same logits, into the right architecture or not at all."""
 
+import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lowcurve as lc
 from lowcurve.errors import UserError
+from lowcurve.sources import imported
 from tests.training.makers import quiet_net, same_bits
 
 
@@ -76,9 +80,90 @@ def test_plain_and_folded_models_come_back(tmp_path: Path) -> None:
         for parameter in blank.parameters():
             parameter.zero_()
     assert torch.equal(lc.load(tmp_path / "folded", model=blank)(X), folded(X))
-    for other in (quiet_net(), lc.fold(lc.convert(quiet_net(), X, init_beta=2.0)[0])):  # another β is another function
-        with pytest.raises(UserError, match="fold it after loading"):
-            lc.load(tmp_path / "folded", model=other)
+    with pytest.raises(UserError, match="is not the one saved"):  # another β is another function
+        lc.load(tmp_path / "folded", model=lc.fold(lc.convert(quiet_net(), X, init_beta=2.0)[0]))
+
+
+@pytest.mark.parametrize("maker", ["modules", "functional"])
+def test_a_folded_model_comes_back_from_its_original(tmp_path: Path, maker: str) -> None:
+    """β, which is a number in the folded code, is set, and the code compared."""
+    torch.manual_seed(0)
+    low = trained(lc.convert(MAKERS[maker](), X, init_beta=3.0)[0])
+    betas = {float(m.beta.detach()) for m in low.modules() if isinstance(m, lc.CenteredSoftplus)}
+    assert betas != {3.0}
+    folded = lc.fold(low)
+    lc.save(folded, tmp_path)
+    for start in (MAKERS[maker](), lc.convert(MAKERS[maker](), X)[0], lc.fold(low)):
+        again = lc.load(tmp_path, model=start)
+        assert same(again, folded) and not again.training
+    assert not any(type(module).__module__.startswith("lowcurve.") for module in again.modules())
+    lc.save(again, tmp_path / "again")  # what came back can be kept and brought back as well
+    assert same(lc.load(tmp_path / "again", model=MAKERS[maker]()), folded)
+
+
+def test_networks_that_are_of_low_curvature_by_themselves_are_folded_alike(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(lc.Normalize([0.5], [0.2]), nn.Flatten(), nn.Linear(64, 3), lc.CenteredSoftplus(2.0))
+
+    folded = lc.fold(trained(make()))
+    assert same(lc.load(lc.save(folded, tmp_path), model=make()), folded)
+
+
+def test_a_folder_for_a_hub(tmp_path: Path) -> None:
+    low = trained(lc.convert(quiet_net(), X)[0])
+    folder = lc.save(low, tmp_path / "my-net", hub=True)
+    assert {path.name for path in folder.iterdir() if path.suffix} == {"model.safetensors", "model.json", "README.md"}
+    card = (folder / "README.md").read_text()
+    front, _, text = card.removeprefix("---\n").partition("---\n")
+    assert "library_name: lowcurve\n" in front and "# my-net" in text and "learned β" in text
+    assert same(lc.load(folder, model=quiet_net()), low)
+    (folder / "README.md").write_text("mine")
+    lc.save(lc.fold(low), folder, hub=True)
+    assert (folder / "README.md").read_text() == "mine"
+    assert same(lc.load(folder, model=quiet_net()), lc.fold(low))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds another model already"):
+        lc.save(low, tmp_path / "other", hub=True)
+
+
+class Hub(nn.Sequential):
+    """What transformers and its like do: weights and a configuration, and the old network comes back."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        raise AssertionError("saved")
+
+
+def test_save_pretrained_is_refused_after_surgery(tmp_path: Path) -> None:
+    net = nn.Sequential(Hub(nn.Flatten(), nn.Linear(64, 8), nn.GELU()), nn.Linear(8, 3))
+    low, _ = lc.convert(net, X)
+    for model in (low, lc.fold(low), copy.deepcopy(low), lc.fold(copy.deepcopy(low))):
+        with pytest.raises(UserError, match=r"cannot be kept by save_pretrained.*lowcurve.save"):
+            model[0].save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(AssertionError, match="saved"):  # the original, and what nothing was done to, as before
+        net[0].save_pretrained(tmp_path)
+    with pytest.raises(AssertionError, match="saved"):
+        lc.fold(net)[0].save_pretrained(tmp_path)
+    low[0].save_pretrained(tmp_path, state_dict=low[0].state_dict())  # a checkpoint of a training loop
+    assert load_file(tmp_path / "model.safetensors").keys() == low[0].state_dict().keys()
+
+
+def test_a_folded_model_of_transformers(tmp_path: Path) -> None:
+    hf = imported("transformers")
+    config = hf.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
+        num_channels=1, num_labels=3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    low, _ = lc.convert(hf.ViTForImageClassification(config).eval(), X)
+    folded = lc.fold(low)
+    for model in (low, folded):
+        with pytest.raises(UserError, match="cannot be kept by save_pretrained"):
+            model.save_pretrained(tmp_path)
+        again = lc.load(lc.save(model, tmp_path / "kept"), model=hf.ViTForImageClassification(config))
+        torch.testing.assert_close(again(X).logits, model(X).logits, rtol=0, atol=1e-6)
+    assert pickle.loads(pickle.dumps(folded)).save_pretrained.startswith("a converted or folded model")
 
 
 def test_what_is_wrong_is_refused(tmp_path: Path) -> None:

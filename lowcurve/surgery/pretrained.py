@@ -1,0 +1,48 @@
+"""May a model's own `save_pretrained` keep it? Not after surgery: `from_pretrained` would make the old network.
+
+transformers and its like write weights and a configuration, and build the network anew from the latter, with its old
+activations. The weights of a folded model even fit it, and the logits are others.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from lowcurve.errors import UserError
+from lowcurve.files import make_folder, write_atomic
+
+METHOD = "save_pretrained"
+_REASON = (
+    "a converted or folded model cannot be kept by save_pretrained: from_pretrained would build the network with its "
+    "old layers and give other logits. Keep it by lowcurve.save(model, FOLDER) and bring it back by "
+    "lowcurve.load(FOLDER, model=the original network); lowcurve.save(model, FOLDER, hub=True) adds a model card"
+)
+
+
+class _Refusal:
+    """What stands in place of the method; where lowcurve is not installed a pickle has the reason as text."""
+
+    def __call__(
+        self, save_directory: Any = None, *_: Any, state_dict: dict[str, Tensor] | None = None, **__: Any
+    ) -> None:
+        """Refuse; a training loop that passes the weights (transformers' Trainer) gets them as its checkpoint."""
+        if state_dict is None:
+            raise UserError(_REASON)
+        weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state_dict.items()}
+        folder = make_folder(Path(save_directory))
+        write_atomic(folder / "model.safetensors", save_tensors(weights, metadata={"format": "pt"}))
+
+    def __deepcopy__(self, memo: object) -> "_Refusal":
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (_REASON,)
+
+
+def guard(model: nn.Module) -> None:
+    """Put a refusal in place of the method of every module that has one."""
+    for module in model.modules():
+        if callable(getattr(type(module), METHOD, None)):
+            module.__dict__[METHOD] = _Refusal()
