@@ -217,6 +217,14 @@ def test_a_run_from_a_folder_of_transformers(folder: Path, tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
 
 
+def test_verbs_take_a_saved_model_with_the_name_of_its_original(folder: Path, tmp_path: Path) -> None:
+    low = lc.fold(lc.convert(load_factory(f"hf:{folder}").eval(), X)[0])
+    words = ["attack", str(lc.save(low, tmp_path, hub=True)), "--samples", "4", "--attacks", "fgsm", "--data", "digits"]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, UserError) and "--trust" in str(done.exception)
+    assert CliRunner().invoke(app, [*words, "--trust", f"hf:{folder}"], catch_exceptions=False).exit_code == 0
+
+
 @TIMM
 def test_networks_of_timm_by_name(tmp_path: Path) -> None:
     net = load_factory("timm:resnet10t", (1, 32, 32), 5).eval()

@@ -59,25 +59,58 @@ def resolve(
 
     A run's files may name a function that makes its network: it is run only if the user names it too, as `trust`.
     """
+    from lowcurve.training.saving import is_saved
+
+    place = Path(target)
+    if not place.is_dir():
+        found = _of_maker(str(target), data, data_dir)
+    elif is_saved(place):
+        found = _of_saved(place, data, data_dir, trust)
+    else:
+        found = _of_run(place, data, data_dir, trust)
+    check_model(found.model, found.dataset.test.batch(slice(2))[0], found.dataset.num_classes)
+    return found
+
+
+def _of_run(folder: Path, data: str | None, data_dir: Path | None, trust: Factory | None) -> Subject:
+    """Load a run, and the samples that it was trained and tested on where no other data are named."""
+    from lowcurve.data import load_dataset
+    from lowcurve.training.runs import load, load_config
+
+    config = load_config(folder)
+    dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
+    if data is None:
+        dataset = config.data.parts(dataset)
+    return Subject(load(folder, factory=trust), dataset, folder.name, folder)
+
+
+def _of_saved(folder: Path, data: str | None, data_dir: Path | None, trust: Factory | None) -> Subject:
+    """Load what `save` has kept into the network that `trust` makes."""
+    from lowcurve.data import load_dataset
+    from lowcurve.factory import load_factory
+    from lowcurve.outputs import returning_logits
+    from lowcurve.training.runs import load
+
+    if data is None or trust is None:
+        raise UserError(
+            f"{folder} holds the weights of a saved model: add --data NAME, and --trust package:factory, hf:… or "
+            "timm:… for its original network"
+        )
+    dataset = load_dataset(data, data_dir)
+    model = load(folder, model=load_factory(trust, dataset.input_size, dataset.num_classes))
+    return Subject(returning_logits(model, dataset.test.batch(slice(1))[0]), dataset, folder.name, None)
+
+
+def _of_maker(target: str, data: str | None, data_dir: Path | None) -> Subject:
+    """Make the model that a function or a library names."""
     from lowcurve.data import load_dataset
     from lowcurve.factory import load_factory
 
-    if Path(target).is_dir():
-        from lowcurve.training.runs import load, load_config
-
-        config = load_config(target)
-        dataset = load_dataset(data or config.data.name, data_dir or config.data.dir)
-        if data is None:  # the samples that the run was trained and tested on
-            dataset = config.data.parts(dataset)
-        found = Subject(load(target, factory=trust), dataset, Path(target).name, Path(target))
-    elif data is None:
-        load_factory(str(target))
+    if data is None:
+        load_factory(target)
         raise UserError(f"{target} is no run, so its data set is unknown: add --data NAME, for example --data digits")
-    else:
-        dataset = load_dataset(data, data_dir)
-        found = Subject(_made(str(target), dataset), dataset, str(target), None)
-    check_model(found.model, found.dataset.test.batch(slice(2))[0], found.dataset.num_classes)
-    return found
+    dataset = load_dataset(data, data_dir)
+    return Subject(_made(target, dataset), dataset, target, None)
 
 
 def _made(target: str, dataset: Dataset) -> nn.Module:

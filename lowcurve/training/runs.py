@@ -28,7 +28,7 @@ from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
 from lowcurve.training.log import read_metrics
 from lowcurve.training.network import network
-from lowcurve.training.saving import RECORD, load_saved
+from lowcurve.training.saving import is_saved, load_saved
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,10 @@ def load_config(run: Run | Path | str) -> Config:
     """Return the recipe of a run."""
     folder = run.folder if isinstance(run, Run) else Path(run)
     if not (folder / "config.toml").is_file():
-        raise UserError(f"{folder} is no run: it has no config.toml; make one with `lowcurve train RECIPE`")
+        raise UserError(
+            f"{folder} is no run: it has no config.toml; make one with `lowcurve train RECIPE`, and "
+            f"name a folder of transformers as hf:{folder}"
+        )
     return read_config(folder / "config.toml")
 
 
@@ -85,7 +88,7 @@ def load(run: Run | Path | str, model: nn.Module | None = None, factory: Factory
         checks.path(run=run)
     check_factory(factory)
     run = run if isinstance(run, Run) else Run(Path(run))
-    if (run.folder / RECORD).is_file():
+    if is_saved(run.folder):
         return load_saved(run.folder, model, factory)
     config = run.config
     if not run.finished:

@@ -74,6 +74,11 @@ def _refuse_others(folder: Path) -> None:
         raise UserError(f"{folder} holds another model already ({taken[0]}); choose an empty folder")
 
 
+def is_saved(folder: Path) -> bool:
+    """Whether `save` has written a model there."""
+    return (folder / RECORD).is_file()
+
+
 def load_saved(folder: Path, model: nn.Module | None = None, factory: Factory | None = None) -> nn.Module:
     """Return what `save` has kept, in eval mode: in `model` if it has the same modules, else in its converted copy."""
     body, weights = _read(folder)
