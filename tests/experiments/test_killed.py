@@ -1,7 +1,5 @@
 """A `reproduce` that is killed without warning leaves nobody training, and goes on to the same bits."""
 
-import json
-import signal
 import subprocess
 import sys
 import time
@@ -10,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowcurve.experiments.collect import collect
-from lowcurve.experiments.executor import perform
+from lowcurve.experiments.reproduce import reproduce_all
 from lowcurve.experiments.request import request
 from lowcurve.training.toml import parse_pairs
 
@@ -21,10 +18,6 @@ COMMAND = [
     *("--set", "data.limit_train=64", "--set", "data.limit_test=4"),
 ]
 PATIENCE = 300  # seconds, for machines that are busy
-
-
-def start(folder):
-    return subprocess.Popen([*COMMAND, "--output", folder / "runs", "--results", folder / "results"])
 
 
 def until(condition):
@@ -56,32 +49,27 @@ def alive(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_workers_end_with_a_killed_parent_and_a_rerun_ends_with_the_same_bits(tmp_path):
-    started = [start(tmp_path)]
+def test_workers_end_with_a_killed_parent_and_what_is_left_ends_with_the_same_bits(tmp_path):
+    victim = subprocess.Popen([*COMMAND, "--output", tmp_path / "runs", "--results", tmp_path / "results"])
     try:
         until(lambda: any(path.read_text() for path in tmp_path.glob("runs/*/metrics.jsonl")))
-        workers = children(started[0].pid)
+        workers = children(victim.pid)
         assert workers
         assert not list(tmp_path.glob("runs/*/summary.json"))
-        started[0].kill()
-        started[0].wait()
-        until(lambda: not any(map(alive, workers)))
-        started.append(start(tmp_path))
-        assert [process.wait(PATIENCE) for process in started] == [-signal.SIGKILL, 0]
     finally:
-        for process in started:
-            process.kill()
-    whole = uninterrupted(tmp_path / "whole")
-    result = json.loads((tmp_path / "results/digits/table-geometry.json").read_text())
-    assert result["rows"] == whole.rows
-    assert result["rows"][1]["cells"]
+        victim.kill()
+        victim.wait()
+    until(lambda: not any(map(alive, workers)))
+    (resumed,), (whole,) = made(tmp_path), made(tmp_path / "whole")
+    assert resumed.rows == whole.rows
+    assert whole.rows[1]["cells"]
     weights = [path.read_bytes() for path in sorted(tmp_path.rglob("model.safetensors"))]
     assert len(weights) == 2
     assert weights[0] == weights[1]
 
 
-def uninterrupted(folder):
-    """Do the same in this process."""
+def made(folder):
+    """Do the same, or what is left of it, in this process."""
     settings = [word for word in COMMAND if "=" in word]
     asked = request(
         "table-geometry",
@@ -91,10 +79,10 @@ def uninterrupted(folder):
         overrides=parse_pairs(settings),
         output=folder / "runs",
         results=folder / "results",
+        executor="here",
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for planned in asked.grid():
-        perform(planned, asked.tasks)
+    results = list(reproduce_all([asked], print, {}))
     torch.set_num_threads(threads)
-    return collect(asked)
+    return results
