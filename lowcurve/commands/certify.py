@@ -123,14 +123,12 @@ def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tens
     """Write a row per sample, a summary and the plot."""
     from dataclasses import asdict
 
-    from lowcurve.files import write_atomic, write_json
+    from lowcurve.files import write_csv, write_json
     from lowcurve.guarantees.curve import curves, draw
 
     names = ("correct", "margin", "radius", "lipschitz_radius", "attack_distance")
     values = (certificate.correct, certificate.margin, certificate.radius, certificate.lipschitz_radius, distances)
-    rows = zip(*(value.tolist() for value in values), strict=True)
-    lines = [",".join(names), *(",".join(str(cell) for cell in row) for row in rows)]
-    write_atomic(folder / "samples.csv", "\n".join(lines) + "\n")
+    write_csv(folder / "samples.csv", names, zip(*(value.tolist() for value in values), strict=True))
     right = certificate.correct
     summary: dict[str, Any] = {
         "title": title,

@@ -59,12 +59,11 @@ def _show(console: "Console", sides: "Sides") -> None:
 
 def save(folder: Path, title: str, sides: "Sides") -> None:
     """Write a row per sample and radius, the medians, and the plot."""
-    from lowcurve.files import write_atomic, write_json
+    from lowcurve.files import write_csv, write_json
     from lowcurve.guarantees.explanation_curve import COLUMNS, draw
 
     names = ("sample", "radius", *COLUMNS, *(f"attacked_{name}" for name in COLUMNS))
-    lines = [",".join(names), *(",".join(str(cell) for cell in row) for row in sides.rows())]
-    write_atomic(folder / "explanations.csv", "\n".join(lines) + "\n")
+    write_csv(folder / "explanations.csv", names, sides.rows())
     summary: dict[str, Any] = {
         "title": title,
         "of": "margin",

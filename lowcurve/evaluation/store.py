@@ -12,8 +12,9 @@ from typing import Any
 
 from lowcurve.environment import environment
 from lowcurve.errors import UserError
+from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.measurement import Task
-from lowcurve.evaluation.schema import Line, Taken, check, read_json
+from lowcurve.evaluation.schema import Line, Taken
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.files import append, read_lines
 from lowcurve.training.runs import Run

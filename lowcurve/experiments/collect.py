@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from lowcurve.environment import environment
 from lowcurve.errors import UserError
-from lowcurve.evaluation.schema import ResultFile, check, read_json
+from lowcurve.evaluation.checked import check, read_json
+from lowcurve.evaluation.schema import ResultFile
 from lowcurve.evaluation.store import find, taken
 from lowcurve.experiments.experiment import Measured
 from lowcurve.experiments.grid import PlannedRun
@@ -75,23 +74,13 @@ def _with_former_pictures(asked: Request, result: Result) -> Result:
 
 
 def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], setting: str) -> Result:
-    """Tabulate what was measured, with what a reader needs to make it again."""
+    """Tabulate what was measured and derived, with more curves and pictures."""
     experiment = asked.experiment
     measured = {
         row: {seed: {**values, **experiment.derive(values)} for seed, values in seeds.items()}
         for row, seeds in measured.items()
     }
-    result = Result(
-        experiment=asked.name,
-        title=experiment.title,
-        source=experiment.source,
-        preset=asked.preset.name,
-        setting=setting,
-        command=asked.command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=environment(),
-        notes=list(experiment.notes),
-        **tabulate(experiment, measured, runs),
-    )
-    more = experiment.extend(measured)
+    named = replace(experiment, name=asked.name)
+    content = tabulate(named, measured, runs, preset=asked.preset.name, setting=setting, command=asked.command)
+    result, more = Result(**content), experiment.extend(measured)
     return replace(result, curves=[*more.get("curves", []), *result.curves], extra=dict(more.get("extra", {})))

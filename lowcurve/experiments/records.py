@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lowcurve.evaluation.schema import Record, Taken, check, read_json
+from lowcurve.errors import UserError
+from lowcurve.evaluation.checked import check, read_json
+from lowcurve.evaluation.schema import Record, Taken
 from lowcurve.experiments.grid import PlannedRun
 from lowcurve.files import make_folder, own_folder, write_atomic, write_json
 from lowcurve.training.config import Config, dump_config
@@ -33,9 +35,32 @@ def describe(planned: PlannedRun) -> str:
 
 def setting(run: Run) -> str:
     """Say what a run was trained on, and how far."""
-    config, data = run.config, run.environment["data"]
+    config = run.config
     model = MODEL_TITLES.get(config.model.name, config.model.name)
-    return f"{data['title']}, {model} of width {config.model.width}, {config.train.epochs} epochs"
+    try:
+        title = run.environment["data"]["title"]
+    except (KeyError, TypeError):
+        raise UserError(f"{run.folder}/environment.json does not name the data; train the run again") from None
+    return f"{title}, {model} of width {config.model.width}, {config.train.epochs} epochs"
+
+
+def new_record(name: str, run: Run, recipe: str, command: str) -> dict[str, Any]:
+    """Return what is told of a run of which nothing is measured yet."""
+    epochs = run.metrics
+    last = epochs[-1] if epochs else {}
+    return {
+        "name": name,
+        "setting": setting(run),
+        "method": run.config.method.name,
+        "seed": run.config.train.seed,
+        "command": command,
+        "recipe": recipe,
+        "environment": {key: value for key, value in run.environment.items() if key != "command"},
+        "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
+        "beta": last.get("beta", {}),
+        "gamma": last.get("gamma", {}),
+        "measurements": {},
+    }
 
 
 def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -48,21 +73,7 @@ def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, 
     recipe = dump_config(portable(run.config))
     path = own_folder(make_folder(folder), "recipes") / f"{planned.name}.toml"
     write_atomic(path, recipe)
-    epochs = run.metrics
-    last = epochs[-1] if epochs else {}
-    record = {
-        "name": planned.name,
-        "setting": setting(run),
-        "method": planned.config.method.name,
-        "seed": planned.seed,
-        "command": f"lowcurve train {path.as_posix()}",
-        "recipe": recipe,
-        "environment": {key: value for key, value in run.environment.items() if key != "command"},
-        "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
-        "beta": last.get("beta", {}),
-        "gamma": last.get("gamma", {}),
-        "measurements": known,
-    }
+    record = new_record(planned.name, run, recipe, f"lowcurve train {path.as_posix()}") | {"measurements": known}
     write_json(_path(folder, planned.name), record)
     return record
 

@@ -7,11 +7,14 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lowcurve.environment import environment
 from lowcurve.errors import UserError
-from lowcurve.evaluation.schema import Record, ResultFile, check, read_json
+from lowcurve.evaluation.checked import check, read_json
+from lowcurve.evaluation.schema import Record, ResultFile
 from lowcurve.experiments.claims import Cell, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.files import write_json
@@ -82,9 +85,25 @@ def load_runs(folder: Path) -> dict[str, dict[str, Any]]:
     return {record["name"]: record for record in records}
 
 
-def tabulate(experiment: Experiment, measured: Measured, runs: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Turn what was measured into the columns, rows, verdicts and curves of a `Result`."""
+def tabulate(
+    experiment: Experiment,
+    measured: Measured,
+    runs: Mapping[str, list[str]],
+    preset: str = "",
+    setting: str = "",
+    command: str = "",
+) -> dict[str, Any]:
+    """Turn what was measured into the parts of a `Result`, with what a reader needs to make it again."""
     return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "preset": preset,
+        "setting": setting,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(),
+        "notes": list(experiment.notes),
         "columns": [asdict(column) for column in experiment.columns],
         "rows": [
             {

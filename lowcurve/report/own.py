@@ -1,17 +1,15 @@
 """Your own runs as results: what was trained, measured, attacked, certified and explained of each, side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lowcurve.environment import environment
-from lowcurve.errors import UserError
+from lowcurve.evaluation.checked import check
 from lowcurve.evaluation.measurement import Values
 from lowcurve.evaluation.names import data_name
-from lowcurve.evaluation.schema import Record, ResultFile, check
+from lowcurve.evaluation.schema import Record, ResultFile
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, Row
-from lowcurve.experiments.records import EPOCH_KEYS, setting
+from lowcurve.experiments.records import new_record, setting
 from lowcurve.experiments.results import Result, find_results, load_results, tabulate
 from lowcurve.report import own_files
 from lowcurve.training.config import dump_config
@@ -49,7 +47,14 @@ def own_results(folders: Sequence[Path]) -> tuple[list[Result], dict[str, dict[s
         if values:
             results.append(_result(experiment(values), runs, values, verb))
     sigma = {name: found.get("sigma", {}) for name, found in flat["certificates"].items()}
-    return results, {name: _record(name, run, sigma.get(name, {})) for name, run in runs.items()}
+    records = {
+        name: new_record(name, run, dump_config(run.config), f"lowcurve train {run.folder / 'config.toml'}")
+        for name, run in runs.items()
+    }
+    return results, {
+        name: check(Record, {**record, "sigma": sigma.get(name, {})}, runs[name].folder)
+        for name, record in records.items()
+    }
 
 
 def _named(folders: Sequence[Path]) -> dict[str, Path]:
@@ -63,47 +68,16 @@ def _named(folders: Sequence[Path]) -> dict[str, Path]:
 
 def _result(experiment: Experiment, runs: Mapping[str, Run], values: Mapping[str, Values], verb: str) -> Result:
     seeds = {name: {runs[name].config.train.seed: found} for name, found in values.items()}
-    content = {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "preset": "own",
-        "setting": "; ".join(dict.fromkeys(_setting(runs[name]) for name in values)),
-        "command": "; ".join(f"{verb} {runs[name].folder}" for name in values),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment(),
-        "notes": [f"{name}: check: {flag}" for name, found in values.items() for flag in found.get("flags", [])],
-        **tabulate(experiment, seeds, {name: [name] for name in values}),
-    }
+    content = tabulate(
+        experiment,
+        seeds,
+        {name: [name] for name in values},
+        preset="own",
+        setting="; ".join(dict.fromkeys(setting(runs[name]) for name in values)),
+        command="; ".join(f"{verb} {runs[name].folder}" for name in values),
+    )
+    content["notes"] = [f"{name}: check: {flag}" for name, found in values.items() for flag in found.get("flags", [])]
     return Result(**check(ResultFile, content, runs[next(iter(values))].folder))
-
-
-def _setting(run: Run) -> str:
-    try:
-        return setting(run)
-    except (KeyError, TypeError):
-        raise UserError(f"{run.folder}/environment.json does not name the data; train the run again") from None
-
-
-def _record(name: str, run: Run, sigma: Mapping[str, float]) -> dict[str, Any]:
-    """Return what the page shows of a run."""
-    epochs = run.metrics
-    last = epochs[-1] if epochs else {}
-    record = {
-        "name": name,
-        "setting": _setting(run),
-        "method": run.config.method.name,
-        "seed": run.config.train.seed,
-        "command": f"lowcurve train {run.folder / 'config.toml'}",
-        "recipe": dump_config(run.config),
-        "environment": {key: value for key, value in run.environment.items() if key != "command"},
-        "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
-        "beta": last.get("beta", {}),
-        "gamma": last.get("gamma", {}),
-        "sigma": dict(sigma),
-        "measurements": {},
-    }
-    return check(Record, record, run.folder)
 
 
 def _experiment(

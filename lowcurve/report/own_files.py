@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from lowcurve.evaluation.checked import Count, Name, Number, Numbers, Part, Text, check, read_json
 from lowcurve.evaluation.measurement import Values
-from lowcurve.evaluation.schema import Count, Name, Number, Numbers, Part, Text, check, read_json
 from lowcurve.training.runs import Run
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature", "margin_curvature")

@@ -75,7 +75,7 @@ def example(**changes) -> Result:
         "environment": {"lowcurve": "0", "torch": "2", "python": "3"},
         "notes": ["A note with <angle brackets> & more."],
     }
-    return Result(**{**fields, **table, **changes})
+    return Result(**{**table, **fields, **changes})
 
 
 def records() -> dict[str, dict]:
