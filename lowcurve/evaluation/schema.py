@@ -64,7 +64,7 @@ class LinePart(Part):
     y: Numbers
     low: Numbers
     high: Numbers
-    predicted: Numbers = []
+    predicted: Numbers = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _even(self) -> "LinePart":
@@ -189,8 +189,8 @@ class ResultFile(Part):
     columns: list[ColumnPart]
     rows: list[RowPart]
     verdicts: list[VerdictPart]
-    curves: list[CurvePart] = []
-    notes: list[Text] = []
+    curves: list[CurvePart] = Field(default_factory=list)
+    notes: list[Text] = Field(default_factory=list)
     extra: ExtraPart = ExtraPart()
 
     @model_validator(mode="after")
@@ -207,8 +207,8 @@ class Taken(Part):
     settings: dict[Name, JsonValue]
     seed: int
     seconds: Number
-    environment: dict[Text, JsonValue] = {}
-    left_out: list[Text] = []
+    environment: dict[Text, JsonValue] = Field(default_factory=dict)
+    left_out: list[Text] = Field(default_factory=list)
 
 
 class Line(Taken):
@@ -231,5 +231,5 @@ class Record(Part):
     epochs: list[dict[Name, Number | None]]
     beta: dict[Text, Number]
     gamma: dict[Text, Number]
-    sigma: dict[Text, Number] = {}
+    sigma: dict[Text, Number] = Field(default_factory=dict)
     measurements: dict[Name, Taken]
