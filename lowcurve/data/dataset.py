@@ -97,6 +97,15 @@ class Dataset:
         """The shape of one sample, (C, H, W) or (d,)."""
         return tuple(self.train.images.shape[1:])
 
+    def mislabeled(self, share: float, seed: int) -> "Dataset":
+        """Return the data set with a share of its training labels, drawn by `seed`, replaced by other classes."""
+        if not share:
+            return self
+        rng, labels = generator(seed, len(self.train)), self.train.labels.clone()
+        chosen = torch.randperm(len(labels), generator=rng)[: round(share * len(labels))]
+        labels[chosen] += torch.randint(1, self.num_classes, (len(chosen),), generator=rng)
+        return replace(self, train=Split(self.train.images, labels % self.num_classes))
+
     def held_out(self, count: int | float | None, seed: int = 0) -> "Dataset":
         """Return `count` training samples (a float: that share), each class with its share, in place of the test split.
 
@@ -119,7 +128,7 @@ class Dataset:
             self, train=train, test=held, title=subset_title(self.title, len(train), len(held), "validation")
         )
 
-    def subset(self, train: int | None = None, test: int | None = None, seed: int = 0) -> "Dataset":
+    def subset(self, train: int | float | None = None, test: int | None = None, seed: int = 0) -> "Dataset":
         """Return a smaller data set whose title says so; the splits are drawn by :meth:`Split.subset`."""
         smaller = replace(self, train=self.train.subset(train, seed), test=self.test.subset(test, seed))
         if len(smaller.train) == len(self.train) and len(smaller.test) == len(self.test):

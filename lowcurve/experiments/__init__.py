@@ -18,6 +18,8 @@ _FILES = (
     "epoch_times",
     "saliency",
     "search",
+    "label_noise",
+    "small_data",
 )
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -74,7 +74,8 @@ class Experiment:
     # for what only a comparison can tell: measures untrained runs together and says in what setting
     together: "Callable[[Sequence[PlannedRun], Preset], tuple[str, Measured]] | None" = None
     command: str = ""  # what makes it, where that is not `lowcurve reproduce NAME`
-    seeds: tuple[int, ...] = ()  # fewer than the preset's, where one is enough
+    seeds: tuple[int, ...] = ()  # others than the preset's: one where that is enough, more where they differ much
+    apart: bool = False  # too much work to be part of `lowcurve reproduce all`
 
 
 LABELS = {

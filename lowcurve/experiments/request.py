@@ -110,7 +110,7 @@ def request(name: str, preset: str, **options: Any) -> Request:
 
 
 def request_all(preset: str, **options: Any) -> list[Request]:
-    """Return a request for every experiment that has any of the rows asked for.
+    """Return a request for every experiment that has any of the rows asked for, but those that stand apart.
 
     Of figures that a preset's data make the same, only the first is returned.
     """
@@ -118,7 +118,7 @@ def request_all(preset: str, **options: Any) -> list[Request]:
     rows = options.pop("rows", ())
     for name, experiment in EXPERIMENTS.items():
         known = tuple(row.key for row in experiment.rows if row.key in rows)
-        if rows and not known:
+        if experiment.apart or (rows and not known):
             continue
         asked = request(name, preset, rows=known, **options)
         setting = asked.preset.setting(experiment.data, experiment.model)

@@ -32,7 +32,9 @@ class DataConfig(Section):
 
     name: str = Field(default="digits", description="a data set's name, folder:PATH or parquet:PATH")
     dir: Path | None = Field(default=None, description="where the files are; default $LOWCURVE_DATA or the cache")
-    limit_train: int | None = Field(default=None, ge=2, description="use so many training samples only")
+    limit_train: int | float | None = Field(
+        default=None, description="use so many training samples only, or this share of them"
+    )
     validation: int | float | None = Field(
         default=None,
         gt=0,
@@ -40,6 +42,9 @@ class DataConfig(Section):
     )
     limit_test: int | None = Field(default=None, ge=1, description="use so many test samples only")
     augmentation: tuple[str, ...] | None = Field(default=None, description="default: what is customary for the set")
+    wrong_labels: float = Field(
+        default=0.0, ge=0, lt=1, description="share of training labels replaced by other classes, drawn by train.seed"
+    )
 
     @field_validator("name")
     @classmethod
@@ -47,6 +52,15 @@ class DataConfig(Section):
         if not name.startswith(("folder:", "parquet:")) and name not in DATASETS:
             raise unknown_name("data set", name, DATASETS)
         return name
+
+    @field_validator("limit_train", mode="before")
+    @classmethod
+    def _number_or_share(cls, limit: Any) -> Any:
+        share = isinstance(limit, float) and 0 < limit < 1
+        whole = isinstance(limit, int | float) and limit >= 2 and float(limit).is_integer()
+        if not (share or whole or limit is None):
+            raise ValueError("expected a whole number of samples from 2 on, or a share of them below 1")
+        return limit if share or limit is None else int(limit)
 
     def load(self) -> Dataset:
         """Read the samples: what is held out first, then the parts of both splits."""
