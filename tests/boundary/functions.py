@@ -30,6 +30,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "mean": lambda: 0.5,
     "std": lambda: 0.5,
     "num_features": lambda: 3,
+    "features": lambda: 3,
+    "channels": lambda: 3,
     "radius": lambda: 0.1,
     "image_size": lambda: 8,
     "width": lambda: 2,

@@ -174,7 +174,7 @@ def test_float_images_are_in_the_unit_interval(value):
     pixels = torch.rand(3, 1, 2, 2)
     Split(pixels, torch.arange(3))
     pixels[1, 0, 1, 1] = value
-    with pytest.raises(UserError, match=r"values in \[0, 1\]"):
+    with pytest.raises(UserError, match=r"expected (values|inputs) in \[0, 1\]"):
         Split(pixels, torch.arange(3))
 
 
