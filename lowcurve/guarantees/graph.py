@@ -7,11 +7,10 @@ then run in float64 beside the copy, and must agree within the proven rounding e
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
@@ -24,8 +23,29 @@ from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steps import Reshape, Step
 from lowcurve.random import generator
 from lowcurve.surgery.graphs import graph_module
+from lowcurve.surgery.nested import tensors
 
 _SCALES = (1.0, 30.0, 1e-3)  # of the points at which steps and model are compared
+
+
+class _Kind(NamedTuple):
+    """What is known of a tensor before it is computed."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class _Shapes(fx.Interpreter):
+    """Run a graph and note what kind of tensor each node gives; unlike PyTorch's own pass it prints nothing."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node; several tensors are noted as no kind."""
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["tensor_meta"] = _Kind(result.shape, result.dtype)
+        elif next(tensors(result), None) is not None:
+            n.meta["tensor_meta"] = None
+        return result
 
 
 class _Proxy(fx.Proxy):
@@ -120,7 +140,7 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
     try:
         graph = _Tracer().trace(model)
         example = next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
-        ShapeProp(graph_module(model, graph)).propagate(example)
+        _Shapes(graph_module(model, graph)).run(example)
     except UserError:
         raise
     except Exception as error:
@@ -158,7 +178,7 @@ def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], pos
     """Add the step of one fx node, or fold it into the layer before."""
     inputs = [argument for argument in node.all_input_nodes if "tensor_meta" in argument.meta]
     meta = node.meta["tensor_meta"]
-    if not isinstance(meta, TensorMetadata):
+    if not isinstance(meta, _Kind):
         raise _refused(node, modules, "returns several tensors", "write it with modules of torch.nn or lowcurve")
     if any(argument.op == "get_attr" for argument in inputs):
         raise _refused(node, modules, "uses a tensor of its own", "write it as a layer of torch.nn or lowcurve")
@@ -225,7 +245,7 @@ def _folded(layer: Linear, after: Channelwise) -> Linear:
 
 def _shape(node: fx.Node) -> Shape:
     meta = node.meta.get("tensor_meta")
-    return tuple(meta.shape) if isinstance(meta, TensorMetadata) else ()
+    return tuple(meta.shape) if isinstance(meta, _Kind) else ()
 
 
 def _name(node: fx.Node) -> str:

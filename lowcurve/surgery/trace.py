@@ -14,14 +14,14 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lowcurve.compat import children
 from lowcurve.errors import UserError
 from lowcurve.layers.traits import learned
 from lowcurve.surgery.inlined import is_inlined
 from lowcurve.surgery.nested import tensors
-from lowcurve.surgery.probe import ForwardRecord, FunctionCall, Probe, probe
+from lowcurve.surgery.probe import ForwardRecord, FunctionCall, Probe, probe, run_once
 from lowcurve.surgery.report import where
 from lowcurve.surgery.rewrite import module_for, rewrite, spelled
 from lowcurve.surgery.rules import MODULE_OF, REPLACED, activation_rule
@@ -41,15 +41,15 @@ def separate_activations(
     _rewrite(model, before, callers, origins)
     mutating = _make_out_of_place(model, untouched)
     after = probe(model, example_input)
-    if mutating and not _same(before.output, after.output):  # someone reads what a module changed in place
+    if _reads_overwritten(model, example_input, mutating):
         for module in mutating:
             module.inplace = True  # type: ignore[assignment]
         callers = _callers_of(mutating, model, after, untouched)
         suspects += [where(module, model) for module in callers]
         _rewrite(model, after, callers, origins)
-        _make_out_of_place(model, untouched)
+        mutating = _make_out_of_place(model, untouched)
         after = probe(model, example_input)
-    if not _same(before.output, after.output):
+    if _reads_overwritten(model, example_input, mutating) or not _same(before.output, after.output):
         raise UserError(
             f"{', '.join(suspects) or where(model, model)}: an activation changes its input in place and something "
             "else reads that input, which no replacement can imitate; use the value that the activation returns, or "
@@ -152,9 +152,36 @@ def _make_out_of_place(model: nn.Module, untouched: Container[nn.Module]) -> set
     return changed
 
 
-def _same(first: Any, second: Any) -> bool:
+def _reads_overwritten(model: nn.Module, example_input: Any, mutating: set[nn.Module]) -> bool:
+    """Whether anything reads an input of these activations after them, which they once changed in place.
+
+    Each spoils its input when it is done, so the answer depends on neither the weights nor the example's values.
+    """
+    if not mutating:
+        return False
+
+    def spoil(_module: nn.Module, inputs: tuple[Any, ...], _output: Any) -> None:
+        for tensor in tensors(inputs):
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
+
+    clean = run_once(model, example_input)
+    handles = [module.register_forward_hook(spoil, prepend=True) for module in mutating]
+    try:
+        return not _same(clean.output, run_once(model, example_input).output, rtol=0.0)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _same(first: Any, second: Any, rtol: float = 1e-4) -> bool:
+    """Whether outputs are the same up to a share of the largest value."""
     ours, theirs = list(tensors(first)), list(tensors(second))
     return len(ours) == len(theirs) and all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
-        for a, b in zip(ours, theirs, strict=True)
+        a.shape == b.shape and _close(a, b, rtol) for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _close(first: Tensor, second: Tensor, rtol: float) -> bool:
+    known = first[first.isfinite()]
+    room = rtol * float(known.abs().max()) if known.numel() else 0.0
+    return torch.allclose(first, second, rtol=rtol, atol=room, equal_nan=True)

@@ -37,7 +37,7 @@ def curvature(case: Case) -> None:
         theta = math.sqrt(max(value**2 - residual**2, 0.0))
         near = [min(abs(abs(float(e)) - theta) for e in torch.linalg.eigvalsh(h)) for h in hessians]
         # Results have the precision of x, and so have weights that are computed: those of spectral norms.
-        last_place = 8 * torch.finfo(case.x.dtype).eps * value + 1e-12
+        last_place = 32 * torch.finfo(case.x.dtype).eps * value + 1e-12
         if min(near) > residual * 1.01 + last_place:
             raise Finding(f"of {of}: no eigenvalue within residual {residual:.3g} of {theta:.6g}: {min(near):.3g}")
         norms = [float(torch.linalg.matrix_norm(h, 2)) for h in hessians]

@@ -457,3 +457,29 @@ def test_the_factor_of_a_layer_before_a_clipping_batch_norm_is_reported() -> Non
 def test_a_model_without_parameters_is_converted_in_the_precision_of_its_example() -> None:
     model, _ = convert(nn.Sequential(nn.Hardtanh()), torch.rand(2, 3, dtype=torch.float64))
     assert all(parameter.dtype is torch.float64 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-8, 0.0])
+@pytest.mark.parametrize("act", [nn.ReLU, nn.ReLU6, nn.ELU])
+def test_an_activation_that_nobody_assigns_is_kept_whatever_weights_and_example_are(act, size):
+    """Outputs told that it was lost, and those of tiny or zero weights and of an example of zeros did not."""
+
+    class Unassigned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.act, self.head = nn.Linear(6, 6), act(inplace=True), nn.Linear(6, 5, bias=False)
+
+        def forward(self, x):
+            h = self.body(x)
+            self.act(h)
+            return self.head(h)
+
+    net = Unassigned().double().eval()
+    net.head.weight.data.mul_(size)
+    low, _ = convert(net, torch.zeros(2, 6).double(), init_beta=1e30, spectral=False)
+    net.head.weight.data.normal_()
+    low.head.weight.data.copy_(net.head.weight)
+    x = torch.randn(9, 6).double()
+    with torch.no_grad():
+        expected = F.relu(net.body(x)) @ net.head.weight.T if act is nn.ELU else net(x)
+        torch.testing.assert_close(low(x), expected)
