@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lowcurve.kernels.triton import norm_kernels, softplus, unit
+from lowcurve.kernels.triton import affine, norm_gradient, norm_second, norm_value, scales, softplus, unit
 
 TARGETS = {
     "sm_75 (Turing)": GPUTarget("cuda", 75, 32),
@@ -27,7 +27,8 @@ TARGETS = {
 }
 # Tensors that are float32 whatever the others are.
 _SINGLE = {"log_beta", "mean", "invstd", "sums", "partial", "running_mean", "running_var", "weight", "bias", "sigma"}
-_SINGLE |= {"in_weight", "in_bias", "deficits", "t_hat", "t_sum", "in_beta"}
+_SINGLE |= {"in_weight", "in_bias", "t_hat", "t_sum", "in_beta", "var"}
+_SINGLE_BESIDE_TABLES = {"partial", "sigma", "eps", "gains", "factors", "in_gammas"}
 _NUMBERS = dict.fromkeys(("shift", "factor", "momentum", "eps"), "fp32")
 _INTEGERS = {"size", "positions", "channels", "length", "stride_n", "stride_c", "stride_l", "per_part"}
 _CONSTANTS = {"BLOCK": 1024, "PARTS": 16, "P": 32, "C": 32, "MOST": 1024}  # and every flag on
@@ -45,15 +46,15 @@ class Compiled:
 
 def compile_all(target: str, dtype: str) -> Iterator[Compiled]:
     """Compile every kernel for one target with every option on."""
-    for module in (softplus, norm_kernels, unit):
+    for module in (softplus, norm_value, norm_gradient, norm_second, affine, scales, unit):
         for name, kernel in vars(module).items():
-            if name.endswith("_kernel"):
+            if name.endswith("_kernel") and kernel.__module__ == module.__name__:
                 yield _compile(f"{module.__name__.rpartition('.')[2]}.{name}", kernel, TARGETS[target], dtype)
 
 
 def _compile(name: str, kernel: Any, target: GPUTarget, dtype: str) -> Compiled:
     constants = {p.name: _CONSTANTS.get(p.name, True) for p in kernel.params if p.is_constexpr}
-    tables = name.startswith("unit")
+    tables = name.startswith(("unit", "scales"))
     types = {p.name: "constexpr" if p.is_constexpr else _type(p.name, dtype, tables) for p in kernel.params}
     made = triton.compile(ASTSource(kernel, types, constexprs=constants), target=target)
     if target.backend == "cuda":
@@ -66,10 +67,10 @@ def _compile(name: str, kernel: Any, target: GPUTarget, dtype: str) -> Compiled:
 
 
 def _type(name: str, dtype: str, tables: bool) -> str:
+    if tables:
+        return "*fp32" if name in _SINGLE_BESIDE_TABLES else "*i64"
     if name in _NUMBERS:
         return _NUMBERS[name]
-    if tables:
-        return "*fp32" if name in ("partial", "sigma") else "*i64"
     if name in _INTEGERS:
         return "i32"
     return "*fp32" if name in _SINGLE else f"*{dtype}"

@@ -57,7 +57,7 @@ _C: Any = torch._C
 _graph_task = getattr(_C, "_current_graph_task_id", None)
 _will_execute = getattr(_C, "_will_engine_execute_node", None)
 _transforms = getattr(_C, "_are_functorch_transforms_active", None)
-_dispatch_modes = getattr(_C, "_len_torch_dispatch_stack", None)
+_saved_hooks = getattr(getattr(_C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
 _function_modes = getattr(_C, "_len_torch_function_stack", None)
 _current_mode = getattr(torch.overrides, "_get_current_function_mode", None)
 _global_hooks = getattr(nn.modules.module, "_has_any_global_hook", None)
@@ -88,9 +88,9 @@ def forward_mode_is_active() -> bool:
     return int(getattr(torch.autograd.forward_ad, "_current_level", 0)) >= 0
 
 
-def dispatch_modes_are_active() -> bool:
-    """Whether a mode wants to see or to replace operations."""
-    return _dispatch_modes is None or bool(_dispatch_modes() > 0)
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks get what graphs save, as those of checkpointing do; yes where nobody knows."""
+    return _saved_hooks is None or _saved_hooks(False) is not None
 
 
 def function_modes_other_than(mode: type[TorchFunctionMode]) -> bool:
@@ -133,6 +133,18 @@ def foreach(name: str, *arguments: Any) -> Any:
     """
     together = getattr(torch, f"_foreach_{name}", None)
     return _one_by_one(name, *arguments) if together is None else together(*arguments)
+
+
+def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies, without graph, by one operation for each kind of tensor."""
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    kinds: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.device, tensor.dtype, tensor.layout), []).append(i)
+    with torch.no_grad():
+        for own in kinds.values():
+            foreach("copy_", [copies[i] for i in own], [tensors[i].detach() for i in own])
+    return copies
 
 
 def _one_by_one(name: str, tensors: Sequence[Tensor], *others: Any) -> list[Tensor]:

@@ -9,6 +9,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from lowcurve.compat import cloned, write_count
+
+_COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # What was computed of each module while somebody looks on. PyTorch's own cache of parametrizations goes by the address
 # of a module: one that is made where another was freed would be given that one's weight.
 _CONSTANTS: ContextVar[WeakKeyDictionary[nn.Module, tuple[Any, Tensor]] | None] = ContextVar("constants", default=None)
@@ -23,7 +26,7 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
     """
     modes = {module: module.training for module in model.modules()}
     flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = _Buffers(model)
     model.eval()
     for parameter in flags:
         parameter.requires_grad_(False)
@@ -37,10 +40,12 @@ def observing(model: nn.Module) -> Iterator[nn.Module]:
             module.training = training
         for parameter, flag in flags.items():
             parameter.requires_grad_(flag)
-        with torch.no_grad():
-            for buffer, value in buffers:
-                if not torch.equal(buffer, value):  # an unchanged one may be part of a graph: leave it alone
-                    buffer.copy_(value)
+        buffers.restore()
+
+
+def is_observed() -> bool:
+    """Whether somebody looks on, for whom `constant` keeps what it computes."""
+    return _CONSTANTS.get() is not None
 
 
 def constant(module: nn.Module, version: Any, compute: Callable[[], Tensor]) -> Tensor:
@@ -52,3 +57,40 @@ def constant(module: nn.Module, version: Any, compute: Callable[[], Tensor]) -> 
     if found is None or found[0] != version:
         found = known[module] = (version, compute())
     return found[1]
+
+
+class _Buffers:
+    """The buffers of a model as they are now.
+
+    Batch norms count their batches and this package's layers leave marks where they write. Others may write in ways
+    that leave none, and are compared, for which a GPU's host waits.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = [list(module.buffers(recurse=False)) for module in model.modules()]
+        copies = iter(cloned([buffer for own in self.buffers for buffer in own]))
+        self.copies = [[next(copies) for _ in own] for own in self.buffers]
+        self.marks = [
+            _marks(own) if _leaves_marks(module) else None
+            for module, own in zip(model.modules(), self.buffers, strict=True)
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Write what has changed; an unchanged one may be part of a graph and is left alone."""
+        for own, copies, marks in zip(self.buffers, self.copies, self.marks, strict=True):
+            if marks is not None and _marks(own) == marks:
+                continue
+            for buffer, copy in zip(own, copies, strict=True):
+                if not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
+
+
+def _leaves_marks(module: nn.Module) -> bool:
+    kind = type(module)
+    counts = kind in _COUNTING and getattr(module, "num_batches_tracked", None) is not None
+    return counts or kind.__module__.startswith("lowcurve.layers.")
+
+
+def _marks(buffers: list[Tensor]) -> list[int]:
+    return [write_count(buffer) for buffer in buffers]

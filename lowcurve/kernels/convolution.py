@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowcurve.kernels.engine import needed
+from lowcurve.kernels.engine import gradient_is_wanted
 
 _aten = torch.ops.aten
 
@@ -36,7 +36,9 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        return *_ConvolutionGradient.apply(grad, x, weight, ctx.settings, needed(ctx, 0), needed(ctx, 1)), None
+        return *_ConvolutionGradient.apply(
+            grad, x, weight, ctx.settings, gradient_is_wanted(ctx, 0), gradient_is_wanted(ctx, 1)
+        ), None
 
 
 class _ConvolutionGradient(torch.autograd.Function):
@@ -63,14 +65,14 @@ class _ConvolutionGradient(torch.autograd.Function):
         settings = ctx.settings
         in_grad = in_x = in_weight = None
         if outer_x is not None:
-            if needed(ctx, 0):
+            if gradient_is_wanted(ctx, 0):
                 in_grad = _Convolution.apply(outer_x, weight, settings)
-            if needed(ctx, 2):
+            if gradient_is_wanted(ctx, 2):
                 in_weight = _ConvolutionGradient.apply(grad, outer_x, weight, settings, False, True)[1]
         if outer_weight is not None:
-            if needed(ctx, 0):
+            if gradient_is_wanted(ctx, 0):
                 also = _Convolution.apply(x, outer_weight, settings)
                 in_grad = also if in_grad is None else in_grad + also
-            if needed(ctx, 1):
+            if gradient_is_wanted(ctx, 1):
                 in_x = _ConvolutionGradient.apply(grad, x, outer_weight, settings, True, False)[0]
         return in_grad, in_x, in_weight, None, None, None

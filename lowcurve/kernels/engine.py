@@ -6,13 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from lowcurve.compat import backward_is_running, forward_mode_is_active, transforms_are_active, will_execute
+from lowcurve.compat import (
+    backward_is_running,
+    forward_mode_is_active,
+    saved_tensors_are_hooked,
+    transforms_are_active,
+    will_execute,
+)
 
 LARGEST_EXPONENT = 88.0
 _PLAIN = (Tensor, Parameter)
 
 
-def needed(ctx: Any, index: int) -> bool:
+def gradient_is_wanted(ctx: Any, index: int) -> bool:
     """Whether the running backward will use the gradient of a function's input: not all that could be is asked for.
 
     No input before that one may be anything but a tensor: PyTorch counts only these.
@@ -20,7 +26,7 @@ def needed(ctx: Any, index: int) -> bool:
     return ctx.needs_input_grad[index] and will_execute(ctx.next_functions[index][0])
 
 
-def separate(tensor: Tensor, create_graph: bool) -> Tensor:
+def as_separate_input(tensor: Tensor, create_graph: bool) -> Tensor:
     """Return `tensor` as an input of its own: gradients in it do not include those through other such inputs.
 
     What is computed from it can be differentiated in the original too where a graph is asked for.
@@ -50,6 +56,11 @@ def is_transformed(x: object) -> bool:
 def in_backward() -> bool:
     """Whether this is a backward: a forward inside it is the repetition of one that was checkpointed."""
     return not torch.compiler.is_compiling() and backward_is_running()
+
+
+def repeated_in_backward() -> bool:
+    """Whether this forward repeats an earlier one (checkpointing), or may be repeated so: both must save the same."""
+    return not torch.compiler.is_compiling() and (backward_is_running() or saved_tensors_are_hooked())
 
 
 @torch.library.custom_op("lowcurve::snapshot", mutates_args=())

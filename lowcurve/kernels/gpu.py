@@ -3,7 +3,8 @@
 Triton comes with PyTorch's builds for GPUs. It is imported when the first tensor on a GPU needs it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,138 +15,39 @@ from lowcurve.kernels import reference
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def softplus(x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
-    """Return s₀(x; β) + shift."""
-    if not _kernels_take(x):
-        return reference.softplus(x, log_beta, shift)
-    from lowcurve.kernels.triton import softplus as kernels
-
-    return kernels.softplus(x, log_beta.to(x.device), shift)
+def _takes(*given: Any) -> bool:
+    """Whether all tensors are of a precision that the kernels have, and none is empty."""
+    return all(t.dtype in _DTYPES and t.numel() > 0 for t in given if isinstance(t, Tensor))
 
 
-def softplus_gradient(
-    grad: Tensor, y: Tensor, log_beta: Tensor, shift: float, with_beta: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return g σ and, where wanted, Σ g (log 2 - H(σ)) / β, the gradient in log β."""
-    if not _kernels_take(grad, y):
-        return reference.softplus_gradient(grad, y, log_beta, shift, with_beta)
-    from lowcurve.kernels.triton import softplus as kernels
-
-    return kernels.softplus_gradient(grad, y, log_beta.to(y.device), shift, with_beta)
+def _lists_take(*given: Any) -> bool:
+    """Whether all tensors, in lists or alone, are in float32."""
+    tensors = [t for g in given for t in (g if isinstance(g, list | tuple) else (g,)) if isinstance(t, Tensor)]
+    return all(t.dtype is torch.float32 for t in tensors)
 
 
-def softplus_second(
-    outer: Tensor, grad: Tensor, y: Tensor, log_beta: Tensor, shift: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h σ, h g β (1 - σ), and the sum of the latter times y - shift, for h the gradient of g σ."""
-    if not _kernels_take(outer, grad, y):
-        return reference.softplus_second(outer, grad, y, log_beta, shift)
-    from lowcurve.kernels.triton import softplus as kernels
+def _operator(name: str, module: str, takes: Callable[..., bool]) -> Callable[..., Any]:
+    """Return the function that computes an operator by the Triton module's function of the same name where it can."""
 
-    return kernels.softplus_second(outer, grad, y, log_beta.to(y.device), shift)
+    def compute(*given: Any) -> Any:
+        if not takes(*given):
+            return getattr(reference, name)(*given)
+        return getattr(import_module(f"lowcurve.kernels.triton.{module}"), name)(*given)
 
-
-def norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-    other: Tensor | None,
-    log_beta: Tensor | None,
-    factor: float,
-    shift: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y = w x̂ + b, and μ and r; with a β instead y = s₀(factor (w x̂ + b + other); β) + shift."""
-    given = (x, weight, bias, running_mean, running_var)
-    if not _kernels_take(*given, other) or x.numel() == 0:
-        return reference.norm(*given, momentum, eps, other, log_beta, factor, shift)
-    from lowcurve.kernels.triton import norm as kernels
-
-    found = kernels.norm(*given, momentum, eps, other, _activation(x, log_beta, factor, shift))
-    torch.autograd.graph.increment_version([t for t in (running_mean, running_var) if t is not None])
-    return found
+    compute.__name__, compute.__doc__ = name, getattr(reference, name).__doc__
+    return compute
 
 
-def norm_gradient(
-    grad: Tensor,
-    y: Tensor | None,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    invstd: Tensor,
-    eps: float,
-    log_beta: Tensor | None,
-    factor: float,
-    shift: float,
-    with_other: bool,
-    with_beta: bool,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
-    """Return the gradients in x, other, weight, bias and log β; those in weight and bias even where there are none."""
-    given = (grad, y, x, weight, mean, invstd)
-    if not _kernels_take(*given) or x.numel() == 0:
-        return reference.norm_gradient(*given, eps, log_beta, factor, shift, with_other, with_beta)
-    from lowcurve.kernels.triton import norm as kernels
-
-    return kernels.norm_gradient(*given, _activation(x, log_beta, factor, shift), with_other, with_beta)
-
-
-def norm_second(
-    outer: Tensor,
-    outer_other: Tensor | None,
-    grad: Tensor,
-    y: Tensor | None,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    invstd: Tensor,
-    in_weight: Tensor,
-    in_bias: Tensor,
-    eps: float,
-    log_beta: Tensor | None,
-    factor: float,
-    shift: float,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
-    """Return the gradients in g, y, x, weight and log β of ⟨outer, in_x⟩ + ⟨outer_other, in_other⟩."""
-    given = (outer, outer_other, grad, y, x, weight, mean, invstd, in_weight, in_bias)
-    if not _kernels_take(*given) or x.numel() == 0:
-        return reference.norm_second(*given, eps, log_beta, factor, shift)
-    from lowcurve.kernels.triton import norm as kernels
-
-    return kernels.norm_second(*given, _activation(x, log_beta, factor, shift))
-
-
-def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return every W / σ, and all σ = ⟨W, S⟩, or 1 where that is below the smallest normal number."""
-    if not _single(*weights, *slopes):
-        return reference.unit_weights(weights, slopes)
-    from lowcurve.kernels.triton import unit as kernels
-
-    return kernels.unit_weights(weights, slopes)
-
-
-def unit_weights_gradient(
-    grads: Sequence[Tensor], units: Sequence[Tensor], slopes: Sequence[Tensor], sigma: Tensor
-) -> list[Tensor]:
-    """Return every (g - ⟨g, Y⟩ S) / σ for Y = W / σ."""
-    if not _single(*grads, *units, *slopes):
-        return reference.unit_weights_gradient(grads, units, slopes, sigma)
-    from lowcurve.kernels.triton import unit as kernels
-
-    return kernels.unit_weights_gradient(grads, units, slopes, sigma)
-
-
-def _activation(x: Tensor, log_beta: Tensor | None, factor: float, shift: float) -> Any:
-    from lowcurve.kernels.triton.norm import Activation
-
-    return None if log_beta is None else Activation(log_beta.to(x.device), factor, shift)
-
-
-def _kernels_take(*tensors: Tensor | None) -> bool:
-    return all(t is None or t.dtype in _DTYPES for t in tensors)
-
-
-def _single(*tensors: Tensor) -> bool:
-    return all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors)
+softplus = _operator("softplus", "softplus", _takes)
+softplus_gradient = _operator("softplus_gradient", "softplus", _takes)
+softplus_second = _operator("softplus_second", "softplus", _takes)
+norm = _operator("norm", "norm", _takes)
+norm_gradient = _operator("norm_gradient", "norm", _takes)
+norm_second = _operator("norm_second", "norm", _takes)
+affine = _operator("affine", "affine", _takes)
+affine_gradient = _operator("affine_gradient", "affine", _takes)
+affine_second = _operator("affine_second", "affine", _takes)
+scales = _operator("scales", "scales", _lists_take)
+scales_gradient = _operator("scales_gradient", "scales", _lists_take)
+unit_weights = _operator("unit_weights", "unit", _lists_take)
+unit_weights_gradient = _operator("unit_weights_gradient", "unit", _lists_take)

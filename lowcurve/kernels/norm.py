@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lowcurve.kernels import ops
-from lowcurve.kernels.engine import needed, separate
+from lowcurve.kernels.engine import as_separate_input, gradient_is_wanted
 from lowcurve.kernels.softplus import softplus_gradient
 
 
@@ -86,7 +86,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved = _Saved._make((*ctx.saved_tensors, ctx.numbers))
-        wanted = (ctx.with_other, saved.log_beta is not None and needed(ctx, 1))
+        wanted = (ctx.with_other, saved.log_beta is not None and gradient_is_wanted(ctx, 1))
         compute = _NormGradient.apply if torch.is_grad_enabled() else _gradients
         in_x, in_other, in_weight, in_bias, in_beta = compute(grad, *saved, *wanted)
         _, _, with_weight, with_bias, *_ = ctx.needs_input_grad
@@ -136,7 +136,7 @@ def _any_order(ctx: Any, outer: tuple[Tensor | None, ...]) -> tuple[Tensor | Non
     *saved, _, _, _, _ = ctx.saved_tensors
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs: list[Any] = [None if t is None else separate(t, create_graph) for t in saved]
+        inputs: list[Any] = [None if t is None else as_separate_input(t, create_graph) for t in saved]
         outputs = _definition(ctx.numbers, *inputs)
         pairs = [(o, v) for o, v in zip(outputs, outer, strict=True) if v is not None]
         given = [t for t in inputs if t is not None]

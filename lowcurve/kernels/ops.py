@@ -3,7 +3,8 @@
 Each operator is one pass or two over memory where a device has kernels for it: plain PyTorch on every device, compiled
 loops on CPUs, Triton on GPUs. To add a device, write a module with these functions and `register` it.
 
-The functions have no gradient of their own: `softplus.py`, `norm.py` and `unit.py` beside this file differentiate.
+The functions have no gradient of their own: `softplus.py`, `norm.py`, `affine.py`, `unit.py` and `scales.py` beside
+this file differentiate.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,26 @@ _SCHEMAS = {
         "(Tensor outer, Tensor? outer_other, Tensor grad, Tensor? y, Tensor x, Tensor? weight, Tensor mean, "
         "Tensor invstd, Tensor in_weight, Tensor in_bias, float eps, Tensor? log_beta, float factor, float shift) "
         "-> (Tensor, Tensor?, Tensor, Tensor, Tensor?)"
+    ),
+    "affine": (
+        "(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, float eps, Tensor? other, Tensor? log_beta, "
+        "float factor, float shift) -> Tensor"
+    ),
+    "affine_gradient": (
+        "(Tensor grad, Tensor? y, Tensor? weight, Tensor var, float eps, Tensor? log_beta, float factor, float shift, "
+        "bool with_other) -> (Tensor, Tensor?)"
+    ),
+    "affine_second": (
+        "(Tensor outer, Tensor? outer_other, Tensor grad, Tensor? y, Tensor? weight, Tensor var, float eps, "
+        "Tensor? log_beta, float factor, float shift) -> (Tensor, Tensor?)"
+    ),
+    "scales": (
+        "(Tensor[] variances, Tensor?[] weights, Tensor?[] biases, Tensor[] log_gammas, float[] eps) "
+        "-> (Tensor[], Tensor[], Tensor, Tensor)"
+    ),
+    "scales_gradient": (
+        "(Tensor[] grads, Tensor[] bias_grads, Tensor?[] weights, Tensor?[] biases, Tensor gains, Tensor factors) "
+        "-> (Tensor[], Tensor[], Tensor)"
     ),
     "unit_weights": "(Tensor[] weights, Tensor[] slopes) -> (Tensor[], Tensor)",
     "unit_weights_gradient": "(Tensor[] grads, Tensor[] units, Tensor[] slopes, Tensor sigma) -> Tensor[]",
@@ -66,5 +87,10 @@ softplus_second = torch.ops.lowcurve.softplus_second.default
 norm = torch.ops.lowcurve.norm.default
 norm_gradient = torch.ops.lowcurve.norm_gradient.default
 norm_second = torch.ops.lowcurve.norm_second.default
+affine = torch.ops.lowcurve.affine.default
+affine_gradient = torch.ops.lowcurve.affine_gradient.default
+affine_second = torch.ops.lowcurve.affine_second.default
+scales = torch.ops.lowcurve.scales.default
+scales_gradient = torch.ops.lowcurve.scales_gradient.default
 unit_weights = torch.ops.lowcurve.unit_weights.default
 unit_weights_gradient = torch.ops.lowcurve.unit_weights_gradient.default

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.convolution import convolution
 from lowcurve.kernels.engine import is_transformed
-from lowcurve.kernels.norm import Statistics, batch_norm
+from lowcurve.kernels.norm import Statistics
 from lowcurve.kernels.softplus import fixed_softplus, replaces_softplus
 
 
@@ -71,17 +72,16 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    others = (running_mean, running_var, weight, bias)
-    if is_transformed(x) or any(t is not None and t.shape != x.shape[1:2] for t in others):
+    statistics = Statistics(running_mean, running_var, momentum, eps)
+    y = batch_norm_by_operator(x, weight, bias, statistics, training)
+    if y is not None or training or is_transformed(x) or running_mean is None or running_var is None:
+        return y
+    if any(t is not None and t.shape != x.shape[1:2] for t in (running_mean, running_var, weight, bias)):
         return None  # a wrong number of channels is for PyTorch to refuse
-    if training and x.numel() <= x.shape[1]:
-        return None  # so is a single value per channel
-    if not training and running_mean is not None and running_var is not None:  # affine: one multiply-add per value
-        slope = (running_var + eps).rsqrt() * (1.0 if weight is None else weight)
-        shift = -running_mean * slope if bias is None else bias - running_mean * slope
-        shape = (1, -1, *(1,) * (x.dim() - 2))
-        return torch.addcmul(shift.view(shape), x, slope.view(shape))
-    return batch_norm(x, weight, bias, Statistics(running_mean, running_var, momentum, eps))
+    slope = (running_var + eps).rsqrt() * (1.0 if weight is None else weight)  # affine: one multiply-add per value
+    shift = -running_mean * slope if bias is None else bias - running_mean * slope
+    shape = (1, -1, *(1,) * (x.dim() - 2))
+    return torch.addcmul(shift.view(shape), x, slope.view(shape))
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor | None:

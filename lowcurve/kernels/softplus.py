@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lowcurve.kernels import ops
-from lowcurve.kernels.engine import bounded_exp, is_transformed, needed
-from lowcurve.kernels.reference import composite_softplus, entropy_deficit, tau_of, widen
+from lowcurve.kernels.engine import bounded_exp, gradient_is_wanted, is_transformed
+from lowcurve.kernels.reference.softplus import composite_softplus, entropy_deficit, tau_of, widen
 
 # From this threshold on float32 does not show that PyTorch's softplus jumps there.
 LEAST_THRESHOLD = 20.0
@@ -72,7 +72,7 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         y, log_beta = ctx.saved_tensors
-        return *softplus_gradient(grad, y, log_beta, ctx.shift, needed(ctx, 1)), None
+        return *softplus_gradient(grad, y, log_beta, ctx.shift, gradient_is_wanted(ctx, 1)), None
 
 
 class _Gradient(torch.autograd.Function):

@@ -13,18 +13,19 @@ are the steepest, each gets an equal share of the factor's gradient.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lowcurve import checks
-from lowcurve.compat import check_input_dimensions, is_compiled
+from lowcurve.compat import check_input_dimensions
 from lowcurve.errors import UserError
-from lowcurve.kernels.engine import bounded_exp, in_backward, is_transformed, snapshot
+from lowcurve.kernels.batchnorm import batch_norm_by_operator
+from lowcurve.kernels.engine import bounded_exp, in_backward, is_transformed, repeated_in_backward, snapshot
+from lowcurve.kernels.norm import Statistics
+from lowcurve.kernels.reference.scales import factor, scaled_weight, steepest
+from lowcurve.layers.counting import count
 from lowcurve.layers.traits import Learned, learned
 
 
@@ -32,7 +33,9 @@ class _LipschitzBatchNorm(nn.Module):
     """What the 1d and 2d layers share: a child `norm`, which conversion for several processes may replace, and γ."""
 
     _norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
-    prepared: tuple[Tensor, Tensor | None] | None = None  # `scaled()`, where `SharedScales` has computed it
+    shared_scale: tuple[Tensor, Tensor | None] | None = (
+        None  # `scaled()`, where it was computed for all layers of a model
+    )
     last: tuple[Tensor, Tensor] | None = None  # 1/std and a sum of the input of the last forward in training
 
     def __init__(
@@ -62,7 +65,7 @@ class _LipschitzBatchNorm(nn.Module):
 
     def factor(self) -> Tensor:
         """The factor min(1, γ / ‖BN‖) that multiplies the batch norm."""
-        return _factor(self.gamma, self._steepest())
+        return factor(self.gamma, self._steepest())
 
     def scaled(self) -> tuple[Tensor, Tensor | None]:
         """The batch norm's weight and bias times the factor, which is what it is computed with."""
@@ -70,8 +73,8 @@ class _LipschitzBatchNorm(nn.Module):
 
     def affine(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """`scaled()` for a forward of x: a repetition inside a backward (checkpointing) scales as the forward did."""
-        if self.prepared is not None:
-            return self.prepared
+        if not repeated_in_backward() and (torch.is_grad_enabled() or not self.training):
+            return self.shared_scale or self.scaled()  # checkpointing has no gradients, or listens to what is saved
         if not self.training or is_transformed(x):
             return self.scaled()
         seen = x.detach()[:, 0].sum()
@@ -93,7 +96,7 @@ class _LipschitzBatchNorm(nn.Module):
         return (variance + self.norm.eps).rsqrt()
 
     def _steepest(self) -> Tensor:
-        return _steepest(self._gains(), self.norm.weight).squeeze()
+        return steepest(self._gains(), self.norm.weight).squeeze()
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x; running statistics are updated once, in training mode."""
@@ -102,7 +105,11 @@ class _LipschitzBatchNorm(nn.Module):
             return norm(x) * self.factor()
         check_input_dimensions(norm, x)
         weight, bias = self.affine(x)
-        mean, variance, momentum = statistics(norm, self.training)
+        moved = statistics(norm, self.training)
+        y = batch_norm_by_operator(x, weight, bias, Statistics(*moved, norm.eps), self.training)
+        if y is not None:
+            return y
+        mean, variance, momentum = moved
         if not self.training:  # PyTorch's CPU backward takes them, and weights, to be packed
             mean, variance = (None if t is None else t.contiguous() for t in (mean, variance))
         return F.batch_norm(x, mean, variance, weight, bias, self.training, momentum, norm.eps)
@@ -134,48 +141,6 @@ def _learned(module: _LipschitzBatchNorm) -> tuple[Learned, ...]:
     return (Learned("gamma", module.log_gamma),)
 
 
-class SharedScales:
-    """Context: `scaled` of all γ-BNs of a model, by one operation where each layer would need one of its own.
-
-    `renew` computes them, for the forwards until the next. The running variances are those of when the context was
-    made: a step's later passes see what its first one saw. A model that
-    `compile()` was called on is left alone, as its compiler joins operations itself.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        alike: dict[Any, list[_LipschitzBatchNorm]] = defaultdict(list)
-        for module in () if is_compiled(model) else model.modules():
-            if isinstance(module, _LipschitzBatchNorm) and type(module.norm) is module._norm:
-                alike[_kind(module.norm)].append(module)
-        self.groups = [(layers, torch.stack([layer._gains() for layer in layers])) for layers in alike.values()]
-
-    def renew(self) -> list[Tensor]:
-        """Compute min(1, γ / ‖BN‖) times weight and bias, in rows of layers alike; return them all."""
-        found: list[Tensor | None] = []
-        for layers, gains in self.groups:
-            gammas = bounded_exp(torch.stack([layer.log_gamma for layer in layers])).unsqueeze(1)
-            weights, biases = _scaled(gammas, gains, _rows(layers, "weight"), _rows(layers, "bias"))
-            shifts = [None] * len(layers) if biases is None else biases.unbind()
-            for layer, weight, bias in zip(layers, weights.unbind(), shifts, strict=True):
-                layer.prepared = weight, bias
-                found += layer.prepared
-        return [tensor for tensor in found if tensor is not None]
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what the scales are computed from."""
-        for layers, _ in self.groups:
-            for layer in layers:
-                yield from layer.parameters()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for layers, _ in self.groups:
-            for layer in layers:
-                layer.prepared = None
-
-
 def statistics(norm: nn.BatchNorm1d | nn.BatchNorm2d, training: bool) -> tuple[Tensor | None, Tensor | None, float]:
     """Return the running statistics that a forward uses or moves, and by how much; in training count the batch.
 
@@ -188,40 +153,12 @@ def statistics(norm: nn.BatchNorm1d | nn.BatchNorm2d, training: bool) -> tuple[T
         mean, variance = (None if t is None else t.clone() for t in (norm.running_mean, norm.running_var))
         return mean, variance, 0.0
     if training and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
+        count(norm.num_batches_tracked, now=momentum is None)
         momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum
     return norm.running_mean, norm.running_var, momentum or 0.0
 
 
-def _kind(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[Any, ...]:
-    """What two batch norms must have in common for their tensors to be rows of one matrix."""
-    variance = norm.running_var
-    assert variance is not None
-    return variance.shape, variance.dtype, variance.device, norm.eps, norm.weight is None, norm.bias is None
-
-
-def _rows(layers: Sequence[_LipschitzBatchNorm], name: str) -> Tensor | None:
-    """Return one tensor of every layer's batch norm as the rows of a matrix; None where they have none."""
-    tensors = [getattr(layer.norm, name) for layer in layers]
-    return None if tensors[0] is None else torch.stack(tensors)
-
-
-def _steepest(gains: Tensor, weight: Tensor | None) -> Tensor:
-    """‖BN‖ = max |w_c| / std_c over the last dimension."""
-    return (gains if weight is None else gains * weight.abs()).amax(-1, keepdim=True)
-
-
-def _factor(gamma: Tensor, steepest: Tensor) -> Tensor:
-    """min(1, γ / ‖BN‖), without a division by ‖BN‖ = 0, whose derivative would be no number."""
-    binds = steepest > gamma
-    return torch.where(binds, gamma / torch.where(binds, steepest, 1.0), 1.0)
-
-
 def _scaled(gamma: Tensor, gains: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias times min(1, γ / ‖BN‖), of one layer or in rows of several.
-
-    Each channel has its own place in memory: PyTorch's CPU backward would read beyond the end of an expanded weight.
-    """
-    factor = _factor(gamma, _steepest(gains, weight))
-    weights = factor.expand_as(gains).contiguous() if weight is None else weight * factor
-    return weights, None if bias is None else bias * factor
+    """Weight and bias times min(1, γ / ‖BN‖)."""
+    f = factor(gamma, steepest(gains, weight))
+    return scaled_weight(gains, weight, f), None if bias is None else bias * f

@@ -2,9 +2,9 @@ r"""Batch norm, residual sum and softplus in one pass: which modules are joined?
 
 .. math:: y = s(\text{factor} · (\mathrm{BN}(x) + \text{other})), \qquad s = s_0(\,·\,; β) + \text{shift}
 
-One by one, each of the four would write a tensor for the next to read. As one operator (`kernels/norm.py`) nothing
-stands in memory between x and y, nor between their gradients. Modules are joined only where nobody can tell: in
-training mode, no hook, no tracer. In all other cases they are called one by one.
+One by one, each of the four would write a tensor for the next to read. As one operator (`kernels/batchnorm.py`)
+nothing stands in memory between x and y, nor between their gradients. Modules are joined only where nobody can tell: no
+hook, no tracer, and in eval mode no parameter that learns. In all other cases they are called one by one.
 """
 
 import math
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.compat import function_modes_other_than, has_global_hooks, is_compiled, without_torch_function
+from lowcurve.kernels.affine import takes_affine
+from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.engine import is_transformed
-from lowcurve.kernels.norm import Activation, Statistics, batch_norm
+from lowcurve.kernels.norm import Activation, Statistics
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.kernels.softplus import constant, replaces_softplus
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d, statistics
@@ -96,21 +98,33 @@ def _unobserved(*modules: Any) -> bool:
 def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor: float) -> Tensor | None:
     """Compute in one operator what these modules would; None where they are not such, or PyTorch would refuse."""
     inner = norm.norm if isinstance(norm, LipschitzBatchNorm1d | LipschitzBatchNorm2d) else norm
-    if not norm.training or type(inner) not in _NORMS:  # the latter: batch statistics that span processes
-        return None
-    if x.dim() not in _NORMS[type(norm)] or x.numel() <= x.shape[1] or inner.eps <= 0:
-        return None
-    if type(activation) is CenteredSoftplus:
-        log_beta: Tensor = activation.log_beta
-        shift = 0.0
-    elif type(activation) is nn.Softplus and replaces_softplus(x, activation.beta, activation.threshold):
-        log_beta, shift = constant(math.log(activation.beta), x.device), math.log(2) / activation.beta
-    else:
-        return None
-    weight, bias = (norm.weight, norm.bias) if norm is inner else norm.affine(x)
-    if any(t is not None and t.shape != x.shape[1:2] for t in (weight, bias, inner.running_mean, inner.running_var)):
+    softplus = _softplus(activation, x)
+    if softplus is None or x.dim() not in _NORMS[type(norm)] or not _fits(inner, norm.training, x):
         return None
     if other is not None and (other.shape != x.shape or other.dtype != x.dtype or is_transformed(other)):
         return None
-    moved = Statistics(*statistics(inner, True), inner.eps)
-    return batch_norm(x, weight, bias, moved, Activation(log_beta, other, factor, shift))
+    log_beta, shift = softplus
+    if not norm.training and not takes_affine(log_beta, *norm.parameters()):
+        return None
+    weight, bias = (norm.weight, norm.bias) if norm is inner else norm.affine(x)
+    moved = Statistics(*statistics(inner, norm.training), inner.eps)
+    return batch_norm_by_operator(x, weight, bias, moved, norm.training, Activation(log_beta, other, factor, shift))
+
+
+def _softplus(activation: Any, x: Tensor) -> tuple[Tensor, float] | None:
+    """Return log β and shift of an activation that is a softplus of x."""
+    if type(activation) is CenteredSoftplus:
+        return activation.log_beta, 0.0
+    if type(activation) is nn.Softplus and replaces_softplus(x, activation.beta, activation.threshold):
+        return constant(math.log(activation.beta), x.device), math.log(2) / activation.beta
+    return None
+
+
+def _fits(norm: Any, training: bool, x: Tensor) -> bool:
+    """Whether a batch norm is PyTorch's own, not one whose statistics span processes, and would not refuse x."""
+    if type(norm) not in _NORMS or norm.eps <= 0 or (norm.running_mean is None and not training):
+        return False
+    tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    if any(t is not None and t.shape != x.shape[1:2] for t in tensors):
+        return False
+    return not training or x.numel() > x.shape[1]

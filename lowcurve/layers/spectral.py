@@ -20,10 +20,11 @@ from torch.nn.utils import parametrize
 from lowcurve import checks
 from lowcurve.compat import child, foreach, write_count
 from lowcurve.errors import UserError
-from lowcurve.kernels.engine import in_backward, is_transformed, snapshot
+from lowcurve.kernels.engine import in_backward, is_transformed, repeated_in_backward, snapshot
 from lowcurve.kernels.unit import unit_weights
 from lowcurve.layers.traits import smooth
-from lowcurve.linalg.following import flattened, follow, follow_in_graph, grain
+from lowcurve.linalg.following import follow
+from lowcurve.linalg.grain import grain
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import SingularPair, largest_singular
 from lowcurve.observe import constant
@@ -49,7 +50,8 @@ class SpectralNorm(nn.Module):
         super().__init__()
         self.map = LinearMap.of(module, input_size)
         self.iterations = iterations
-        self.held = False
+        self.stands_still = False  # whether no forward changes u and v, in whatever mode
+        self.unit: Tensor | None = None  # the normalized weight, where it was computed for all layers of a model
         self.chain: tuple[nn.Module, ...] = ()  # the parametrizations that this one is part of, for its weight
         self.checked: Any = None  # versions of weight and slope that were found to belong together
         weight: Tensor = module.weight.detach()  # type: ignore[operator]
@@ -63,12 +65,14 @@ class SpectralNorm(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight divided by its operator norm."""
+        if self.unit is not None and not repeated_in_backward():
+            return self.unit
         if not self.training or (self.chain and weight is self.chain[0].original):
             self.refresh(weight)
         slope = self.slope
         if self.training and torch.compiler.is_compiling():
             slope = snapshot(slope)
-        elif self.training and not self.held and torch.is_grad_enabled() and weight.requires_grad:
+        elif self.training and not self.stands_still and torch.is_grad_enabled() and weight.requires_grad:
             slope = slope.clone()  # a later forward may advance the buffer before backward
         if is_transformed(weight):
             return weight / _sigma(weight, slope)
@@ -105,7 +109,7 @@ class SpectralNorm(nn.Module):
     @torch.no_grad()
     def refresh(self, weight: Tensor) -> None:
         """Compute S to convergence unless it belongs to this very weight; a look at version numbers, mostly."""
-        if self.held or is_transformed(weight) or type(weight) not in (Tensor, nn.Parameter) or weight.is_meta:
+        if self.stands_still or is_transformed(weight) or type(weight) not in (Tensor, nn.Parameter) or weight.is_meta:
             return
         if self._written(weight) == self.checked:
             return
@@ -186,7 +190,7 @@ def spectral_norm(module: nn.Module, input_size: tuple[int, ...] | int | None = 
     parametrization.train(module.training)
     parametrize.register_parametrization(module, "weight", parametrization)
     parametrization.chain = (module.parametrizations["weight"],)  # type: ignore[index,assignment]
-    module.register_forward_pre_hook(_advance)
+    module.register_forward_pre_hook(_follow_weight)
     return module
 
 
@@ -239,56 +243,42 @@ def original(module: nn.Module) -> Tensor:
     return weight
 
 
-def advance(layers: Iterable[NormalizedLayer]) -> None:
-    """Do now, for all layers at a time, what each layer's forward would do: follow the weight.
-
-    In one go, not between large convolutions, the many small operations find the processor's caches warm; and
-    `held` forwards can be repeated.
-    """
-    _follow([spectral for _, _, spectral in layers])
-
-
-def normalize(layers: Iterable[NormalizedLayer]) -> list[Any]:
-    """Compute the normalized weights of all layers in one go, for `torch.nn.utils.parametrize.cached` to keep."""
-    return [module.weight for _, module, _ in layers]
-
-
 @contextmanager
-def held(layers: Iterable[NormalizedLayer]) -> Iterator[None]:
+def standing_still(layers: Iterable[NormalizedLayer]) -> Iterator[None]:
     """Let no forward of these layers change a singular vector inside this context, in whatever mode."""
-    before = [(spectral, spectral.held) for _, _, spectral in layers]
+    before = [(spectral, spectral.stands_still) for _, _, spectral in layers]
     for spectral, _ in before:
-        spectral.held = True
+        spectral.stands_still = True
     try:
         yield
     finally:
         for spectral, was in before:
-            spectral.held = was
+            spectral.stands_still = was
 
 
-def _advance(module: nn.Module, _inputs: Any) -> None:
+def _follow_weight(module: nn.Module, _inputs: Any) -> None:
     spectral = spectral_of(module)
     if spectral is not None:
-        _follow([spectral])
+        follow_weights([("", module, spectral)])
 
 
 @torch.no_grad()
-def _follow(layers: list[SpectralNorm]) -> None:
-    """Follow the weights of those in training mode; forwards inside a backward repeat earlier ones and do not."""
-    layers = [s for s in dict.fromkeys(layers) if s.training and not s.held]  # once where it is shared
-    if not layers or in_backward():
+def follow_weights(layers: Iterable[NormalizedLayer]) -> None:
+    """Take singular vectors to those of the weights, for all layers in training mode that do not stand still.
+
+    A layer's own forward does that too. Forwards inside a backward repeat earlier ones and do not.
+    """
+    own = [s for s in dict.fromkeys(s for _, _, s in layers) if s.training and not s.stands_still]  # shared: once
+    if not own or in_backward():
         return
-    if torch.compiler.is_compiling():
-        for s in layers:
-            weight = s.given().detach().to(s.right.dtype)
-            follow_in_graph(weight, s.left, s.right, s.slope, s.iterations, *flattened(s.map))
-            s.mark.zero_()
-        return
-    for least in sorted({spectral.iterations for spectral in layers}):
-        own = [spectral for spectral in layers if spectral.iterations == least]
-        weights = [spectral.given().detach().to(spectral.right.dtype) for spectral in own]
-        left, right, slope, mark = ([getattr(s, n) for s in own] for n in ("left", "right", "slope", "mark"))
-        foreach("copy_", slope, follow([s.map for s in own], weights, left, right, least))
-        foreach("zero_", mark)
-        for spectral in own:
-            spectral.checked = spectral._written(spectral.given())
+    alike: dict[Any, list[SpectralNorm]] = {}
+    for spectral in own:
+        alike.setdefault((spectral.right.device, spectral.right.dtype), []).append(spectral)
+    for group in alike.values():
+        weights = [spectral.given().detach().to(spectral.right.dtype) for spectral in group]
+        left, right, slopes = ([getattr(s, name) for s in group] for name in ("left", "right", "slope"))
+        follow([s.map for s in group], weights, left, right, slopes, max(s.iterations for s in group))
+        foreach("zero_", [s.mark for s in group])
+        if not torch.compiler.is_compiling():
+            for spectral in group:
+                spectral.checked = spectral._written(spectral.given())

@@ -1,166 +1,125 @@
 """How do singular vectors follow weights that change? By Lanczos's method in every step, from where they were.
 
 A large step of training adds a direction to a weight that no former vector has a part of; power iterations seem to
-settle long before they find it (a norm of 1.6 was seen). So on a CPU each step looks in the ten dimensions that
-powers of the map span from the last vector and a fixed grain, which has a part in every direction, and in the next
-ten until it has settled: plain convolutions of images in one compiled call, others by PyTorch. For the smallest maps
-the Gram matrix is squared ten times. On other devices, where nobody may ask how far it has come, there are a few
-power iterations from the last vector and a little grain. Each group of a convolution has vectors of its own there.
+settle long before they find it (a norm of 1.6 was seen). So each step looks in the dimensions that powers of the map
+span from the last vector and a fixed grain, which has a part in every direction. All layers of a network are one
+operator, `lowcurve::follow`. On a CPU these are ten dimensions, and the next ten until it has settled: plain
+convolutions of images in one compiled call, others one by one; for the smallest maps the Gram matrix is squared ten
+times. Elsewhere nobody may ask how far it has come: all layers take the same steps together (`linalg/together.py`).
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from lowcurve.compat import dispatch_modes_are_active, foreach
+from lowcurve.compat import foreach
 from lowcurve.kernels.cpu import power
+from lowcurve.linalg.grain import grain
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
+from lowcurve.linalg.together import follow_together
 
-FIXED_ITERATIONS = 2  # on other devices than CPUs
-_GRAIN = 0.05
 _SMALL_MATRIX, _SQUARINGS = 128, 10
+_LIBRARY = torch.library.Library("lowcurve", "FRAGMENT")
+_LIBRARY.define(
+    "follow(Tensor[] weights, Tensor(a!)[] left, Tensor(b!)[] right, Tensor(c!)[] slopes, int least, int[] maps) -> ()"
+)
 
 
 @torch.no_grad()
 def follow(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
-    """Take the singular vectors of each layer, in place, to those of its weight; return each S = ∂⟨u, W v⟩/∂W."""
-    slopes: list[Tensor | None] = [None] * len(maps)
-    kinds: dict[object, list[int]] = {}
-    for i, given in enumerate(zip(maps, weights, left, right, strict=True)):
-        kinds.setdefault(_method(*given), []).append(i)
+    maps: Sequence[LinearMap],
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    slopes: list[Tensor],
+    least: int,
+) -> None:
+    """Take the singular vectors u and v of each layer to those of its weight, and S to ∂⟨u, W v⟩/∂W, all in place.
+
+    `least` is the least number of steps where that number is fixed.
+    """
+    numbers = [number for m in maps for number in m.numbers]
+    torch.ops.lowcurve.follow(weights, left, right, slopes, least, numbers)
+
+
+def _on_cpu(
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    slopes: list[Tensor],
+    least: int,
+    numbers: list[int],
+) -> None:
+    layers = list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True))
+    kinds: dict[Callable[..., list[Tensor]], list[int]] = {}
+    for i, (m, weight, u, v, _) in enumerate(layers):
+        kinds.setdefault(_method(m, weight, u, v), []).append(i)
     for method, chosen in kinds.items():
-        own = [[values[i] for i in chosen] for values in (maps, weights, left, right)]
-        if method is _fixed:
-            foreach("add_", own[2], [grain(u, _GRAIN) for u in own[2]])  # type: ignore[arg-type]
-        for i, slope in zip(chosen, method(*own, least), strict=True):  # type: ignore[operator]
-            slopes[i] = slope
-    return slopes  # type: ignore[return-value]
+        maps, *tensors, into = ([layers[i][k] for i in chosen] for k in range(5))
+        foreach("copy_", into, method(maps, *tensors))
+    _note_writes(left, right, slopes)
 
 
-def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> object:
+def _elsewhere(
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    slopes: list[Tensor],
+    least: int,
+    numbers: list[int],
+) -> None:
+    follow_together(_maps(tuple(numbers)), weights, left, right, slopes, least)
+    _note_writes(left, right, slopes)
+
+
+def _note_writes(*lists: list[Tensor]) -> None:
+    """Let graphs that saved these tensors know: below the dispatcher's key for autograd nobody else does."""
+    torch.autograd.graph.increment_version([t for own in lists for t in own if not t.is_inference()])
+
+
+_LIBRARY.impl("follow", _elsewhere, "CompositeExplicitAutograd")
+_LIBRARY.impl("follow", _on_cpu, "CPU")
+torch.library.register_fake("lowcurve::follow", lambda *_: None)
+
+
+@lru_cache(maxsize=64)
+def _maps(numbers: tuple[int, ...]) -> list[LinearMap]:
+    """Return the maps from their numbers, which are all that an operator may be given."""
+    maps, rest = [], iter(numbers)
+    for dims in rest:
+        maps.append(LinearMap.from_numbers(dims, [next(rest) for _ in range(7 * dims + 4)]))
+    return maps
+
+
+def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> Callable[..., list[Tensor]]:
     if min(math.prod(m.input_shape), math.prod(m.output_shape)) <= _SMALL_MATRIX:
         return _squarings
-    if power.iterates(m, weight, left, right):
-        return _compiled
-    # A mode that looks on sees what other devices do: no number is asked for in the middle of a step.
-    return _lanczos if weight.device.type == "cpu" and not dispatch_modes_are_active() else _fixed
+    return _compiled if power.iterates(m, weight, left, right) else _lanczos
 
 
-@torch.library.custom_op("lowcurve::follow", mutates_args=("left", "right", "slope"))
-def follow_in_graph(
-    weight: Tensor,
-    left: Tensor,
-    right: Tensor,
-    slope: Tensor,
-    least: int,
-    sizes: list[int],
-    settings: list[int],
-    groups: int,
-    circular: bool,
-) -> None:
-    """Do what `follow` does for one layer, as a single operation of a compiled graph; see `flattened`."""
-    dims = len(settings) // 5
-    lists = [tuple(settings[i * dims : (i + 1) * dims]) for i in range(5)]
-    stride, above, below, dilation, kernel = lists
-    ends = tuple(sizes[: 1 + dims]), tuple(sizes[1 + dims :])
-    m = LinearMap(*ends, stride, tuple(zip(above, below, strict=True)), dilation, kernel, groups, circular)
-    slope.copy_(follow([m], [weight], [left], [right], least)[0])
-
-
-def flattened(m: LinearMap) -> tuple[list[int], list[int], int, bool]:
-    """Return a map's fields as lists of numbers, which are all that an operation of a graph may be given."""
-    above, below = ([pair[i] for pair in m.padding] for i in range(2))
-    settings = [*m.stride, *above, *below, *m.dilation, *m.kernel]
-    return [*m.input_shape, *m.output_shape], settings, m.groups, m.circular
-
-
-def _lanczos(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
+def _lanczos(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     """Look in the ten dimensions that powers of the map span from the present vector and the grain, until settled."""
     slopes = []
     for m, weight, u, v in zip(maps, weights, left, right, strict=True):
-        start = _unit(v) + grain(v, 1.0)
-        slopes.append(_anew(m, weight, u, v, start, 1e-2, 10))
+        if bool(weight.isfinite().all()):  # one that is no number keeps the present vectors
+            with torch.autocast(weight.device.type, enabled=False):
+                pair = largest_singular(m, weight, _unit(v) + grain(v, 1.0), 1e-2, basis_size=10)
+            u.copy_(pair.left)
+            v.copy_(pair.right)
+        slopes.append(m.outer(u, v))
     return slopes
 
 
-def _compiled(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
+def _compiled(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     foreach("add_", left, [grain(u, 1.0) for u in left])
     return power.follow(maps, list(map(_scaled, weights)), left, right)
 
 
-def _anew(
-    m: LinearMap, weight: Tensor, left: Tensor, right: Tensor, start: Tensor, tolerance: float, size: int
-) -> Tensor:
-    """Find the vectors by Lanczos's method, in place, and return S; one that is no number keeps the present ones."""
-    if bool(weight.isfinite().all()):
-        with torch.autocast(weight.device.type, enabled=False):
-            pair = largest_singular(m, weight, start, tolerance, basis_size=size)
-        left.copy_(pair.left)
-        right.copy_(pair.right)
-    return m.outer(left, right)
-
-
-def _fixed(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
-    return power_iterations(maps, list(map(_scaled, weights)), left, right, max(least, FIXED_ITERATIONS))
-
-
-def power_iterations(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], count: int
-) -> list[Tensor]:
-    """Iterate all layers together, so many times."""
-    for _ in range(count):
-        _, norms = _iterate(maps, weights, left, right)
-    return _slopes(maps, left, right, norms)
-
-
-def _iterate(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Replace v by Wᵀu and u by W v, of unit length in each group; return both's lengths before."""
-    with torch.autocast(weights[0].device.type, enabled=False):
-        before = _assign_units(maps, right, [m.adjoint(w, u) for m, w, u in zip(maps, weights, left, strict=True)])
-        after = _assign_units(maps, left, [m.apply(w, v) for m, w, v in zip(maps, weights, right, strict=True)])
-    return before, after
-
-
-def _assign_units(maps: list[LinearMap], buffers: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    values = [value.contiguous() for value in values]
-    blocks = [block for m, value in zip(maps, values, strict=True) for block in value.view(m.groups, -1).unbind()]
-    norms = foreach("norm", blocks)
-    lengths = foreach("clamp_min", norms, torch.finfo(values[0].dtype).tiny)
-    foreach("div_", blocks, lengths)
-    foreach("copy_", buffers, values)
-    return list(norms)
-
-
-def _slopes(maps: list[LinearMap], left: list[Tensor], right: list[Tensor], norms: list[Tensor]) -> list[Tensor]:
-    """Return each layer's S, in which only the group of the largest norm takes part."""
-    slopes, first = [], 0
-    with torch.autocast(left[0].device.type, enabled=False):
-        for m, u, v in zip(maps, left, right, strict=True):
-            if m.groups > 1:
-                best = torch.stack(norms[first : first + m.groups]).argmax()
-                only = torch.zeros(m.groups, 1, dtype=u.dtype, device=u.device).index_fill_(0, best, 1.0)
-                u = (u.reshape(m.groups, -1) * only).view(u.shape)
-            slopes.append(m.outer(u, v))
-            first += m.groups
-    return slopes
-
-
-def _squarings(
-    maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor], least: int
-) -> list[Tensor]:
+def _squarings(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     """Find the vectors from the 2^10th power of the Gram matrix: what is smaller by 1 % is gone."""
     slopes = []
     with torch.autocast(weights[0].device.type, enabled=False):
@@ -187,27 +146,6 @@ def _matrix(m: LinearMap, weight: Tensor) -> Tensor:
     size, small = min((math.prod(shape), i) for i, shape in enumerate(shapes))
     units = torch.eye(size, dtype=weight.dtype, device=weight.device).view(size, *shapes[small])
     return m.adjoint(weight, units).flatten(1) if small else m.apply(weight, units).flatten(1).mT
-
-
-def grain(like: Tensor, length: float) -> Tensor:
-    """Return a fixed vector of that length with a part in every direction, shaped as `like`: (1, channels, ...).
-
-    Half of it is constant over each channel: where the singular vectors of a convolution go as it learns.
-    """
-    return _grain(tuple(like.shape), length, like.dtype, like.device)
-
-
-@lru_cache(maxsize=256)
-def _grain(shape: tuple[int, ...], length: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    smooth, rough = (_noise((*shape[:2], *(1 for _ in shape[2:])), device).expand(shape), _noise(shape, device))
-    mixed = smooth / smooth.norm() + rough / rough.norm()
-    return (mixed * (length / mixed.norm())).to(dtype)
-
-
-def _noise(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    places = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=device)
-    noise = places.mul(12.9898).sin().mul(43758.5453)
-    return (noise - noise.floor() - 0.5).view(shape)
 
 
 def _scaled(weight: Tensor) -> Tensor:

@@ -72,6 +72,23 @@ class LinearMap:
             module.padding_mode == "circular",
         )
 
+    @property
+    def numbers(self) -> list[int]:
+        """All fields in one list, which is what an operator of PyTorch can be given; `from_numbers` reads it."""
+        above, below = ([pair[i] for pair in self.padding] for i in range(2))
+        shapes = [*self.input_shape, *self.output_shape]
+        settings = [*self.stride, *above, *below, *self.dilation, *self.kernel]
+        return [len(self.stride), *shapes, *settings, self.groups, int(self.circular)]
+
+    @classmethod
+    def from_numbers(cls, dims: int, numbers: list[int]) -> Self:
+        """Make the map with so many spatial dimensions whose other numbers these are."""
+        shapes, settings = numbers[: 2 * dims + 2], numbers[2 * dims + 2 : -2]
+        stride, above, below, dilation, kernel = (tuple(settings[i * dims : (i + 1) * dims]) for i in range(5))
+        ends = tuple(shapes[: dims + 1]), tuple(shapes[dims + 1 :])
+        padding = tuple(zip(above, below, strict=True))
+        return cls(*ends, stride, padding, dilation, kernel, numbers[-2], bool(numbers[-1]))
+
     def apply(self, weight: Tensor, x: Tensor) -> Tensor:
         """Return W x for a batch x of shape (N, *input_shape)."""
         if not self.stride:

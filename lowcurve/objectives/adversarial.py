@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from lowcurve.layers.spectral import held, normalized_layers
+from lowcurve.layers.spectral import normalized_layers, standing_still
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
 from lowcurve.observe import observing
@@ -29,7 +29,7 @@ def adversarial_examples(
     with observing(model):
         if mode == "eval":
             return ascend(lambda z: F.cross_entropy(model(z), y, reduction="sum"), x, eps, steps)
-        with held(normalized_layers(model.train())):
+        with standing_still(normalized_layers(model.train())):
             replay = Replay(model)
             return ascend(lambda z: F.cross_entropy(replay(z), y, reduction="sum"), x, eps, steps)
 

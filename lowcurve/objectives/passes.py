@@ -1,7 +1,7 @@
 """How do the forwards of one training step hang together? They compute one function, and what they can share once."""
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils.parametrize import cached
 
 from lowcurve.errors import UserError
 from lowcurve.kernels.replace import fast_double_backward
-from lowcurve.layers.batchnorm import SharedScales
-from lowcurve.layers.spectral import advance, held, normalize, normalized_layers, original
+from lowcurve.layers.together import Together
 from lowcurve.objectives.gradient import input_gradient
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
@@ -44,32 +42,31 @@ class Passes:
         self._changing_scores = [term for term in terms if term.overrides("change_scores")]
 
     def __enter__(self) -> Self:
-        self._normalized = list(normalized_layers(self.bare))
-        advance(self._normalized)
-        self._contexts = ExitStack()
-        self._contexts.enter_context(held(self._normalized))
-        self._scales = self._contexts.enter_context(SharedScales(self.bare))
+        self._together = Together(self.bare)
+        self._together.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._contexts.close()
+        self._together.__exit__()
 
     def changed_inputs(self, x: Tensor) -> Tensor:
         """Return the inputs after every term that changes them, detached."""
-        for term in self.terms:
-            if term.overrides("change_inputs"):
-                with self._forward(x, second_order=False):
-                    x = term.change_inputs(self.bare, x, self.y)
+        changing = [term for term in self.terms if term.overrides("change_inputs")]
+        if changing:
+            with torch.no_grad():
+                self.derive()
+        for term in changing:
+            with self._forward(x, second_order=False):
+                x = term.change_inputs(self.bare, x, self.y)
         return x.detach()
 
     def derive(self) -> list[Tensor]:
         """Compute and keep what layers derive from their parameters alone; return it."""
-        self._contexts.enter_context(cached())
-        return [*normalize(self._normalized), *self._scales.renew()]
+        return self._together.renew()
 
     def behind_derived(self) -> set[Tensor]:
         """Return the parameters that `derive` computes from."""
-        return {*self._scales.parameters(), *(original(module) for _, module, _ in self._normalized)}
+        return set(self._together.parameters())
 
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lowcurve.compat import DROPOUTS
+from lowcurve.compat import DROPOUTS, cloned
 from lowcurve.layers.spectral import SpectralNorm
 
 
@@ -20,12 +20,13 @@ class Replay:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.buffers = {
-            f"{prefix}.{name}" if prefix else name: buffer.detach().clone()
+        buffers = {
+            f"{prefix}.{name}" if prefix else name: buffer
             for prefix, module in model.named_modules()
             if not isinstance(module, SpectralNorm)
             for name, buffer in module.named_buffers(recurse=False)
         }
+        self.buffers = _copies(buffers)
         self.noisy = any(isinstance(module, DROPOUTS) for module in model.modules())
         self.gpu = next((p.device for p in model.parameters() if p.device.type == "cuda"), None)
         if self.noisy:
@@ -34,7 +35,7 @@ class Replay:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits at `x`."""
-        copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        copies = _copies(self.buffers)
         if not self.noisy:
             return functional_call(self.model, copies, (x,))
         with torch.random.fork_rng(devices=[self.gpu] if self.gpu else []):
@@ -42,3 +43,7 @@ class Replay:
             if self.gpu is not None and self.gpu_noise is not None:
                 torch.cuda.set_rng_state(self.gpu_noise, self.gpu)
             return functional_call(self.model, copies, (x,))
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return dict(zip(tensors, cloned(list(tensors.values())), strict=True))

@@ -13,6 +13,7 @@ from torch import nn
 from lowcurve import checks
 from lowcurve.compat import BATCH_NORMS
 from lowcurve.errors import UserError
+from lowcurve.layers.together import together
 from lowcurve.layers.traits import smooth
 from lowcurve.surgery.pretrained import guard
 from lowcurve.surgery.probe import probe
@@ -80,6 +81,7 @@ def convert(
         replace_activations(surgery, origins, init_beta)
         _verify(surgery.model, example_input, untouched)
         refuse_overwritten(surgery.model, example_input)
+    together(surgery.model)
     options = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral, "skip": list(skip)}
     options |= {"last_layer": last_layer}
     remember(before, surgery.model, example_input, options)

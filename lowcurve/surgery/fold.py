@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
-from lowcurve.compat import children, forget_tracer, hooks
+from lowcurve.compat import CALL_HOOKS, children, forget_tracer, hooks
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import Chain
 from lowcurve.layers.residual import Normalize
@@ -80,10 +80,11 @@ def _bake_parametrizations(module: nn.Module) -> None:
 
 
 def _drop_own_hooks(module: nn.Module) -> None:
-    listening = hooks(module, "_forward_pre_hooks")
-    for key, hook in list(listening.items()):
-        if getattr(hook, "__module__", "").startswith("lowcurve."):
-            del listening[key]
+    for listening in (hooks(module, "_forward_pre_hooks"), hooks(module, "_forward_hooks")):
+        for key, hook in list(listening.items()):
+            if getattr(hook, "__module__", "").startswith("lowcurve."):
+                for name in CALL_HOOKS:  # a hook's flags have its key
+                    hooks(module, name).pop(key, None)
 
 
 def _without_lowcurve(module: nn.Module) -> nn.Module:

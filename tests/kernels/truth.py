@@ -103,6 +103,65 @@ def norm_errors(
     yield from (error(mine, total[id(of)]) for mine, of in pairs if of is not None)
 
 
+def affine_errors(
+    ops: ModuleType, shape: tuple[int, ...], affine: bool, with_other: bool, activated: bool, channels_last: bool
+) -> Iterator[float]:
+    """Compare value, gradient and second order of eval-mode batch norm, alone or with what follows."""
+    layout = {"channels_last": channels_last}
+    x, grad, outer, other, outer_other = (random(*shape, seed=seed, **layout) for seed in range(5))
+    other, outer_other = (other, outer_other) if with_other else (None, None)
+    weight, bias = (random(shape[1], seed=7), random(shape[1], seed=8)) if affine else (None, None)
+    mean, var = random(shape[1], seed=9), random(shape[1], seed=10).abs() + 0.1
+    log_beta = torch.tensor(math.log(BETA)) if activated else None
+    settings = (log_beta, FACTOR, SHIFT)
+    y = ops.affine(x, weight, bias, mean, var, EPS, other, *settings)
+    exact, o, g = map(double, (x, other, grad))
+    fixed = [None if t is None else t.double() for t in (mean, var, weight, bias)]
+    pre = torch.nn.functional.batch_norm(exact, *fixed, training=False, eps=EPS)
+    pre = pre if o is None else pre + o
+    truth = softplus(FACTOR * pre, log_beta.double(), SHIFT) if activated else pre
+    yield error(y, truth.detach())
+    inputs = [exact] if o is None else [exact, o]
+    first = torch.autograd.grad(truth, inputs, g, create_graph=True)
+    kept = y if activated else None
+    found = ops.affine_gradient(grad, kept, weight, var, EPS, *settings, with_other)
+    yield from (error(mine, of.detach()) for mine, of in zip(found, first, strict=False))
+    objective = sum((f * v.double()).sum() for f, v in zip(first, (outer, outer_other), strict=False))
+    total = torch.autograd.grad(objective, [g, *inputs], allow_unused=True)
+    in_grad, in_y = ops.affine_second(outer, outer_other, grad, kept, weight, var, EPS, *settings)
+    yield error(in_grad, total[0])
+    if activated:  # on through y, which depends on x and other
+        onward = ops.affine_gradient(in_y, y, weight, var, EPS, *settings, with_other)
+        yield from (error(mine, of) for mine, of in zip(onward, total[1:], strict=False))
+
+
+def scales_errors(ops: ModuleType) -> Iterator[float]:
+    """Compare what γ-BNs of several kinds scale their weights by, and its gradient; two channels of the last tie."""
+    sizes = (3, 4, 700, 7)
+    variances = [random(size, seed=size).abs() + 0.1 for size in sizes]
+    variances[-1] = torch.ones(7)
+    weights = [random(3, seed=1), None, random(700, seed=2), torch.tensor([1.0, -1.0, 0.0, 0.5, 0.5, 0.2, 0.1])]
+    biases = [random(3, seed=3), None, None, random(7, seed=4)]
+    log_gammas = [torch.tensor(value) for value in (-0.5, 0.1, 9.0, -1.0)]
+    grads, bias_grads = [random(size, seed=size + 1) for size in sizes], [random(3, seed=5), random(7, seed=6)]
+    scaled, shifted, gains, factors = ops.scales(variances, weights, biases, log_gammas, [EPS] * 4)
+    found = ops.scales_gradient(grads, bias_grads, weights, biases, gains, factors)
+    w, b, rho = ([double(t) for t in own] for own in (weights, biases, log_gammas))
+    outputs, others = [], []
+    for i in range(4):
+        gain = (variances[i].double() + EPS).rsqrt()
+        steep = (gain if w[i] is None else gain * w[i].abs()).amax()
+        f = torch.where(steep > rho[i].exp(), rho[i].exp() / steep, torch.ones_like(steep))
+        outputs.append(f * (torch.ones_like(gain) if w[i] is None else w[i]))
+        others += [] if b[i] is None else [f * b[i]]
+    yield from map(error, [*scaled, *shifted], (t.detach() for t in (*outputs, *others)))
+    inputs = [t for t in (*w, *b, *rho) if t is not None]
+    pairs = zip([*outputs, *others], [g.double() for g in (*grads, *bias_grads)], strict=True)
+    total = sum((output * grad).sum() for output, grad in pairs if output.requires_grad)
+    truth = torch.autograd.grad(total, inputs, materialize_grads=True)
+    yield from map(error, [*found[0], *found[1], *found[2].unbind()], truth)
+
+
 def unit_errors(ops: ModuleType) -> Iterator[float]:
     weights = [random(5, 3, 3, 3), random(70, 80, seed=1), random(7, 5, seed=2)]
     slopes = [weight.abs().sign() * weight.sign() * random(*weight.shape, seed=3).abs() for weight in weights]
@@ -119,13 +178,18 @@ def unit_errors(ops: ModuleType) -> Iterator[float]:
 
 
 def _cases() -> dict[str, Callable[[ModuleType], Iterator[float]]]:
-    cases: dict[str, Callable[[ModuleType], Iterator[float]]] = {"unit weights": unit_errors}
+    cases: dict[str, Callable[[ModuleType], Iterator[float]]] = {
+        "unit weights": unit_errors,
+        "scales": scales_errors,
+    }
     for beta in (0.01, 1.0, 5.0, 30.0):
         cases[f"softplus, β = {beta:g}"] = partial(softplus_errors, beta=beta)
     for shape, affine, last in product(SHAPES, (False, True), (False, True)):
         for other, activated in ((False, False), (False, True), (True, True)):
             if len(shape) == 4 or not last:
                 given = {"affine": affine, "with_other": other, "activated": activated, "channels_last": last}
+                chosen = ", ".join(k for k, v in given.items() if v)
+                cases[f"affine norm of {shape}, {chosen}"] = partial(affine_errors, shape=shape, **given)
                 cases[f"norm of {shape}, " + ", ".join(k for k, v in given.items() if v)] = partial(
                     norm_errors, shape=shape, **given
                 )

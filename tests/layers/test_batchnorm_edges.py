@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert
 from lowcurve.kernels.replace import fast_double_backward
-from lowcurve.layers.batchnorm import SharedScales
+from lowcurve.layers.together import Together
 
 SHAPES = [(64, 20), (16, 20, 1, 1), (8, 20, 5), (8, 20, 3, 3), (16, 20, 1)]
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.04}
@@ -34,7 +34,7 @@ def definition(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def assert_right(
-    layer: nn.Module, x: Tensor, tolerance: float, twice: bool = False, scales: SharedScales | None = None
+    layer: nn.Module, x: Tensor, tolerance: float, twice: bool = False, scales: Together | None = None
 ) -> None:
     """Compare value and all gradients with those of the definition."""
     exact = copy.deepcopy(layer).double()
@@ -129,7 +129,7 @@ def test_zero_weights_and_ties(weights: str, gamma: float) -> None:
             layer(x).sum().backward()
             assert not layer.log_gamma.grad and bool(layer.norm.weight.grad.isfinite().all())
             continue
-        with SharedScales(nn.Sequential(layer)) as scales:
+        with Together(nn.Sequential(layer)) as scales:
             assert_right(layer, x, 2e-5, twice, scales if shared else None)
 
 

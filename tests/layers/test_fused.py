@@ -16,7 +16,7 @@ from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import _NORMS, Chain, _joined, activate
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.layers.spectral import held, normalized_layers
+from lowcurve.layers.spectral import normalized_layers, standing_still
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
 
@@ -383,7 +383,7 @@ def test_networks_compute_what_their_modules_do_in_float64(name: str, method: st
     found = []
     for dtype in (torch.float32, torch.float64):
         copied = copy.deepcopy(net).to(dtype)
-        with held(normalized_layers(copied)):  # one finds singular vectors in loops, the other does not
+        with standing_still(normalized_layers(copied)):  # one finds singular vectors in loops, the other does not
             copied(random(8, 3, 16, 16).to(dtype)).square().sum().backward()
         tensors = [*(t for t in copied.buffers()), *(p.grad for p in copied.parameters())]
         found.append(torch.cat([t.flatten().double() for t in tensors if t is not None]))

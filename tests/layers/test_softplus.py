@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from lowcurve import CenteredSoftplus
 from lowcurve.kernels.cpu.library import LIBRARY
-from lowcurve.kernels.reference import composite_softplus
+from lowcurve.kernels.reference.softplus import composite_softplus
 from lowcurve.kernels.softplus import _Softplus, centered_softplus
 
 BETAS = [1e-6, 1e-3, 0.3, 1.0, 5.0, 1e3, 1e6]

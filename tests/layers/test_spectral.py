@@ -13,12 +13,12 @@ from lowcurve.kernels.cpu import power
 from lowcurve.kernels.cpu.library import LIBRARY
 from lowcurve.kernels.unit import _Units
 from lowcurve.layers.spectral import (
-    advance,
     converge,
-    held,
+    follow_weights,
     normalized_layers,
     original,
     spectral_of,
+    standing_still,
 )
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
@@ -138,8 +138,8 @@ def test_advancing_all_layers_at_a_time_is_what_their_forwards_do() -> None:
             parameter.add_(torch.randn_like(parameter))
     twin, x = copy.deepcopy(net), torch.randn(5, 6)
     y = net(x)
-    advance(normalized_layers(twin))
-    with held(normalized_layers(twin)):
+    follow_weights(normalized_layers(twin))
+    with standing_still(normalized_layers(twin)):
         assert torch.allclose(twin(x), y, atol=1e-6)
         assert torch.equal(twin(x), twin(x))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state(net), state(twin), strict=True))
@@ -317,8 +317,8 @@ def test_a_shared_spectral_norm_iterates_once() -> None:
     spectral_norm(second, (8, 8)).train()
     alone = copy.deepcopy(first)
     second.parametrizations = first.parametrizations
-    advance(normalized_layers(nn.ModuleList([first, second])))
-    advance(normalized_layers(nn.ModuleList([alone])))
+    follow_weights(normalized_layers(nn.ModuleList([first, second])))
+    follow_weights(normalized_layers(nn.ModuleList([alone])))
     shared, own = spectral_of(first), spectral_of(alone)
     assert shared is not None and own is not None
     assert torch.equal(shared.right, own.right)

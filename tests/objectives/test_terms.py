@@ -9,7 +9,7 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import held, normalized_layers
+from lowcurve.layers.spectral import normalized_layers, standing_still
 from lowcurve.objectives.adversarial import adversarial_examples, ascend, uniform_in_ball
 from lowcurve.objectives.cure import cure_direction, cure_penalty
 from lowcurve.objectives.gradient import input_gradient, largest_norm
@@ -181,7 +181,7 @@ class TestReplay:
 
     def test_it_repeats_the_first_pass_to_the_bit(self) -> None:
         net, x = self.net(), torch.rand(16, 6)
-        with held(normalized_layers(net)):
+        with standing_still(normalized_layers(net)):
             replay = Replay(net)
             first = net(x)
             assert not torch.equal(net(x), first)  # noise and buffers have moved on
@@ -190,7 +190,7 @@ class TestReplay:
 
     def test_it_changes_neither_buffers_nor_generator(self) -> None:
         net, x = self.net(), torch.rand(16, 6)
-        with held(normalized_layers(net)):
+        with standing_still(normalized_layers(net)):
             replay = Replay(net)
             net(x)
             buffers, noise = [buffer.clone() for buffer in net.buffers()], torch.random.get_rng_state()
@@ -200,7 +200,7 @@ class TestReplay:
 
     def test_graphs_of_both_passes_can_be_backpropagated_together(self) -> None:
         net, x = self.net(), torch.rand(16, 6)
-        with held(normalized_layers(net)):
+        with standing_still(normalized_layers(net)):
             replay = Replay(net)
             (net(x).square().mean() + replay(x + 0.1).square().mean()).backward()
         assert all(torch.isfinite(parameter.grad).all() for parameter in net.parameters())

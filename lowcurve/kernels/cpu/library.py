@@ -2,9 +2,9 @@
 
 import ctypes
 from importlib.util import find_spec
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
 # What each function takes after the number of values or samples and that of threads: (n)umbers, (p)ointers, (f)loats.
 _SIGNATURES = {
@@ -19,6 +19,8 @@ _SIGNATURES = {
     "lowcurve_norm_softplus_gradient": "nnnppppppfffpppppp",
     "lowcurve_norm_softplus_second": "nnnppppppppppfffpppppp",
     "lowcurve_power": "p",
+    "lowcurve_scales": "pppppppppp",
+    "lowcurve_scales_gradient": "pppppppppp",
     "lowcurve_unit": "pppp",
     "lowcurve_unit_gradient": "pppfpp",
 }
@@ -75,7 +77,15 @@ BLOCK, PARTS, ROW_MAJOR_PARTS, COLUMNS = (
 )
 
 
-def call(name: str, size: int, *arguments: Tensor | float | None) -> float:
+class InMemory(Protocol):
+    """What has an address."""
+
+    def data_ptr(self) -> int:
+        """Return the address."""
+        ...
+
+
+def call(name: str, size: int, *arguments: InMemory | float | None) -> float:
     """Call a loop with as many threads as PyTorch has; tensors go as their address."""
     addressed = [a if type(a) in _GIVEN_AS_THEY_ARE else a.data_ptr() for a in arguments]  # type: ignore[union-attr]
     total: float = getattr(LIBRARY, name)(size, torch.get_num_threads(), *addressed)

@@ -6,14 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowcurve.compat import dispatch_modes_are_active
 from lowcurve.kernels.cpu.library import LIBRARY, Layer
-from lowcurve.kernels.engine import is_transformed
 
 
 def iterates(linear_map: Any, *tensors: Tensor) -> bool:
-    """Whether the loop can follow a map: a plain convolution of images in float32 on the CPU, unobserved."""
-    if LIBRARY is None or any(map(is_transformed, tensors)) or dispatch_modes_are_active():
+    """Whether the loop can follow a map: a plain convolution of images in float32 on the CPU."""
+    if LIBRARY is None:
         return False
     plain = linear_map.groups == 1 and not linear_map.circular and linear_map.dilation == (1, 1)
     return plain and all(

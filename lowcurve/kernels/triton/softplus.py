@@ -56,7 +56,7 @@ def softplus(x: Tensor, log_beta: Tensor, shift: float) -> Tensor:
     """Return s₀(x; β) + shift."""
     x = dense(x)
     y = torch.empty_like(x)
-    value_kernel[_grid(x)](x, log_beta, shift, y, x.numel(), BLOCK=_BLOCK)
+    value_kernel[_grid(x)](x, log_beta.to(x.device), shift, y, x.numel(), BLOCK=_BLOCK)
     return y
 
 
@@ -66,7 +66,9 @@ def softplus_gradient(
     """Return g σ and, where wanted, Σ g (log 2 - H(σ)) / β, the gradient in log β."""
     y, grad = alike(y, grad)
     in_x, partial = torch.empty_like(y), _partial(y)
-    gradient_kernel[_grid(y)](grad, y, log_beta, shift, in_x, partial, y.numel(), BLOCK=_BLOCK, WITH_BETA=with_beta)
+    gradient_kernel[_grid(y)](
+        grad, y, log_beta.to(y.device), shift, in_x, partial, y.numel(), BLOCK=_BLOCK, WITH_BETA=with_beta
+    )
     return in_x, partial.sum().to(log_beta.dtype) if with_beta else None
 
 
@@ -76,7 +78,9 @@ def softplus_second(
     """Return h σ, h g β (1 - σ), and the sum of the latter times y - shift, for h the gradient of g σ."""
     y, outer, grad = alike(y, outer, grad)
     in_grad, in_y, partial = torch.empty_like(grad), torch.empty_like(y), _partial(y)
-    second_kernel[_grid(y)](outer, grad, y, log_beta, shift, in_grad, in_y, partial, y.numel(), BLOCK=_BLOCK)
+    second_kernel[_grid(y)](
+        outer, grad, y, log_beta.to(y.device), shift, in_grad, in_y, partial, y.numel(), BLOCK=_BLOCK
+    )
     return in_grad, in_y, partial.sum().to(log_beta.dtype)
 
 

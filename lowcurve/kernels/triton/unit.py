@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lowcurve.kernels.triton.softplus import alike
+from lowcurve.kernels.triton.tables import addresses
+
 _BLOCK = 4096
 
 
@@ -77,15 +80,16 @@ def _blocks(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tenso
 
 
 def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return every W / σ, and all σ = ⟨W, S⟩, for contiguous float32 tensors."""
-    *tables, most = _blocks(tuple(w.numel() for w in weights), weights[0].device)
+    """Return every W / σ, and all σ = ⟨W, S⟩, for float32 tensors."""
+    pairs = [alike(*pair) for pair in zip(weights, slopes, strict=True)]
+    units, device = [torch.empty_like(weight) for weight, _ in pairs], weights[0].device
+    w, s = (addresses([pair[i] for pair in pairs], device) for i in range(2))
+    *tables, most = _blocks(tuple(unit.numel() for unit in units), device)
     of, offset, size, first = tables
-    units, partial = [torch.empty_like(w) for w in weights], weights[0].new_empty(len(of))
-    sigma = weights[0].new_empty(len(weights))
-    products_kernel[(len(of),)](_addresses(weights), _addresses(slopes), of, offset, size, partial, BLOCK=_BLOCK)
-    unit_kernel[(len(of),)](
-        _addresses(weights), _addresses(units), sigma, of, offset, size, first, partial, BLOCK=_BLOCK, MOST=most
-    )
+    partial, sigma = weights[0].new_empty(len(of)), weights[0].new_empty(len(weights))
+    products_kernel[(len(of),)](w, s, of, offset, size, partial, BLOCK=_BLOCK)
+    found = (addresses(units, device), sigma, of, offset, size, first, partial)
+    unit_kernel[(len(of),)](w, *found, BLOCK=_BLOCK, MOST=most)
     return units, sigma
 
 
@@ -93,16 +97,13 @@ def unit_weights_gradient(
     grads: Sequence[Tensor], units: Sequence[Tensor], slopes: Sequence[Tensor], sigma: Tensor
 ) -> list[Tensor]:
     """Return every (g - ⟨g, Y⟩ S) / σ for Y = W / σ."""
-    *tables, most = _blocks(tuple(u.numel() for u in units), sigma.device)
+    triples = [alike(*triple) for triple in zip(units, grads, slopes, strict=True)]
+    found, device = [torch.empty_like(unit) for unit, _, _ in triples], sigma.device
+    y, g, s = (addresses([triple[i] for triple in triples], device) for i in range(3))
+    *tables, most = _blocks(tuple(unit.numel() for unit in units), device)
     of, offset, size, first = tables
-    found, partial = [torch.empty_like(u) for u in units], sigma.new_empty(len(of))
-    products_kernel[(len(of),)](_addresses(grads), _addresses(units), of, offset, size, partial, BLOCK=_BLOCK)
-    given = (_addresses(grads), _addresses(slopes), _addresses(found), sigma, of, offset, size, first, partial)
+    partial = sigma.new_empty(len(of))
+    products_kernel[(len(of),)](g, y, of, offset, size, partial, BLOCK=_BLOCK)
+    given = (g, s, addresses(found, device), sigma, of, offset, size, first, partial)
     unit_gradient_kernel[(len(of),)](*given, BLOCK=_BLOCK, MOST=most)
     return found
-
-
-def _addresses(tensors: Sequence[Tensor]) -> Tensor:
-    """Return a table of where tensors are, on their device: a copy that the host does not wait for."""
-    table = torch.tensor([t.data_ptr() for t in tensors], pin_memory=tensors[0].is_cuda)
-    return table.to(tensors[0].device, non_blocking=True)

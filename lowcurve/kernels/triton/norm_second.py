@@ -1,0 +1,180 @@
+"""The gradient of the gradient of training-mode batch norm on GPUs, with what follows it: sums, then results.
+
+The formulas are those of `reference/norm.py`, in the notation of `cpu/channels.h`.
+"""
+
+import triton
+import triton.language as tl
+
+from lowcurve.kernels.triton.elementary import sharpness, tau_
+from lowcurve.kernels.triton.tiles import per_channel, tile, whole
+
+
+@triton.jit
+def second_sums_kernel(
+    v,
+    v_other,
+    g,
+    y,
+    x,
+    log_beta,
+    mean,
+    t_sum,
+    sums,
+    factor,
+    shift,
+    positions,
+    channels,
+    length,
+    stride_n,
+    stride_c,
+    stride_l,
+    per_part,
+    OTHER: tl.constexpr,
+    ACTIVATE: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    C: tl.constexpr,
+):
+    """sums: Σ v, Σ v (x - μ), Σ v (t - M(t)); with e = factor g β (1 - σ)(y - shift): Σ v e, Σ (x - μ) e, Σ e, Σ v′ e.
+
+    Of the last four the next kernel makes the gradient in log β, Σ h e, where h is the gradient in t and v′ that of
+    in_other.
+    """
+    c = tl.program_id(0) * C + tl.arange(0, C)
+    part = tl.program_id(1)
+    exists = c < channels
+    center = tl.load(mean + c, exists, 0.0)
+    average = tl.load(t_sum + c, exists, 0.0) / positions
+    total = tl.zeros([C], tl.float32)
+    with_x = tl.zeros([C], tl.float32)
+    with_t = tl.zeros([C], tl.float32)
+    outer_e = tl.zeros([C], tl.float32)
+    away_e = tl.zeros([C], tl.float32)
+    plain_e = tl.zeros([C], tl.float32)
+    other_e = tl.zeros([C], tl.float32)
+    first = part * per_part
+    last = tl.minimum(first + per_part, positions)
+    for start in range(first, last, P):
+        p = start + tl.arange(0, P)
+        at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
+        outer = tl.load(v + at, inside, 0.0).to(tl.float32)
+        t = tl.load(g + at, inside, 0.0).to(tl.float32)
+        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+        if ACTIVATE:
+            beta = sharpness(log_beta)
+            centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+            tau = tau_(centered, beta)
+            e = tl.where(inside, factor * t * beta * (0.5 - 0.5 * tau) * centered, 0.0)
+            t = factor * t * (0.5 + 0.5 * tau)
+            outer_e += tl.sum(outer * e, axis=0)
+            away_e += tl.sum(away * e, axis=0)
+            plain_e += tl.sum(e, axis=0)
+            if OTHER:
+                other_e += tl.sum(tl.load(v_other + at, inside, 0.0).to(tl.float32) * e, axis=0)
+        total += tl.sum(outer, axis=0)  # 0 where nothing was loaded
+        with_x += tl.sum(outer * away, axis=0)
+        with_t += tl.sum(outer * (t - average[None, :]), axis=0)
+    tl.store(sums + part * channels + c, total, exists)
+    tl.store(sums + (PARTS + part) * channels + c, with_x, exists)
+    tl.store(sums + (2 * PARTS + part) * channels + c, with_t, exists)
+    if ACTIVATE:
+        tl.store(sums + (3 * PARTS + part) * channels + c, outer_e, exists)
+        tl.store(sums + (4 * PARTS + part) * channels + c, away_e, exists)
+        tl.store(sums + (5 * PARTS + part) * channels + c, plain_e, exists)
+        tl.store(sums + (6 * PARTS + part) * channels + c, other_e, exists)
+
+
+@triton.jit
+def _all_channels(
+    sums, weight, invstd, channels, positions, WEIGHT: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr
+):
+    """Make the gradient in log β of the sums of all channels: Σ h e, with h = w r (v - M(v) - x̂ M(v x̂)) + v′."""
+    total = tl.zeros([C], tl.float32)
+    for start in range(0, channels, C):
+        c = start + tl.arange(0, C)
+        r = tl.load(invstd + c, c < channels, 0.0)
+        scale = r * per_channel(weight, c, channels, WEIGHT, 1.0)
+        m_v = whole(sums, c, channels, 0, PARTS) / positions
+        a_v = whole(sums, c, channels, 1, PARTS) * r / positions
+        total += scale * whole(sums, c, channels, 3, PARTS) - scale * a_v * r * whole(sums, c, channels, 4, PARTS)
+        total += whole(sums, c, channels, 6, PARTS) - scale * m_v * whole(sums, c, channels, 5, PARTS)
+    return tl.sum(total)
+
+
+@triton.jit
+def second_kernel(
+    v,
+    v_other,
+    g,
+    y,
+    x,
+    weight,
+    log_beta,
+    mean,
+    invstd,
+    t_hat,
+    t_sum,
+    in_g,
+    in_y,
+    in_x,
+    in_weight,
+    in_beta,
+    sums,
+    factor,
+    shift,
+    positions,
+    channels,
+    length,
+    stride_n,
+    stride_c,
+    stride_l,
+    per_part,
+    WEIGHT: tl.constexpr,
+    OTHER: tl.constexpr,
+    ACTIVATE: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Gradients of ⟨v, in_x⟩ + ⟨v′, in_other⟩ in g, y, x; the first part writes those in w and log β."""
+    c = tl.program_id(0) * C + tl.arange(0, C)
+    part = tl.program_id(1)
+    exists = c < channels
+    center = tl.load(mean + c, exists, 0.0)
+    r = tl.load(invstd + c, exists, 0.0)
+    average = tl.load(t_sum + c, exists, 0.0) / positions
+    a_t = tl.load(t_hat + c, exists, 0.0) / positions
+    m_v = whole(sums, c, channels, 0, PARTS) / positions
+    a_v = whole(sums, c, channels, 1, PARTS) * r / positions
+    s = whole(sums, c, channels, 2, PARTS) / positions - a_v * a_t
+    scale = r * per_channel(weight, c, channels, WEIGHT, 1.0)
+    if part == 0:
+        tl.store(in_weight + c, r * s * positions, exists)
+        if ACTIVATE:  # noqa: SIM102 (the compiler's own branch)
+            if tl.program_id(0) == 0:
+                tl.store(in_beta, _all_channels(sums, weight, invstd, channels, positions, WEIGHT, PARTS, C))
+    first = part * per_part
+    last = tl.minimum(first + per_part, positions)
+    for start in range(first, last, P):
+        p = start + tl.arange(0, P)
+        at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
+        outer = tl.load(v + at, inside, 0.0).to(tl.float32)
+        grad = tl.load(g + at, inside, 0.0).to(tl.float32)
+        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+        h = scale[None, :] * (outer - (a_v * r)[None, :] * away - m_v[None, :])
+        t = grad
+        slope = 1.0
+        if ACTIVATE:
+            beta = sharpness(log_beta)
+            tau = tau_(tl.load(y + at, inside, 0.0).to(tl.float32) - shift, beta)
+            if OTHER:
+                h += tl.load(v_other + at, inside, 0.0).to(tl.float32)
+            bend = h * grad * factor * beta * (0.5 - 0.5 * tau)
+            tl.store(in_y + at, bend.to(in_y.dtype.element_ty), inside)
+            slope = factor * (0.5 + 0.5 * tau)
+            t = grad * slope
+        tl.store(in_g + at, (slope * h).to(in_g.dtype.element_ty), inside)
+        moved = a_t[None, :] * (outer - m_v[None, :]) + a_v[None, :] * (t - average[None, :])
+        moved += ((s - 2 * a_v * a_t) * r)[None, :] * away
+        tl.store(in_x + at, (-(scale * r)[None, :] * moved).to(in_x.dtype.element_ty), inside)
