@@ -6,12 +6,13 @@ Batches take turns; the figure is the median of each network's time over that of
 """
 
 import statistics
-import time
+from functools import partial
 
 import torch
 from torch import nn
 
-from benchmarks.steps import circumstances
+from benchmarks.clock import seconds
+from benchmarks.steps import CPU, circumstances
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
 
@@ -31,21 +32,22 @@ def networks(width: int) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def inference_ratios(width: int = 16, batch: int = 128, rounds: int = 20) -> dict[str, float]:
+def inference_ratios(
+    width: int = 16, batch: int = 128, rounds: int = 20, device: torch.device = CPU
+) -> dict[str, float]:
     """Return each network's time relative to the ReLU network's."""
-    x = torch.rand(batch, 3, 32, 32)
-    nets = networks(width)
-    seconds: dict[str, list[float]] = {name: [] for name in nets}
+    x = torch.rand(batch, 3, 32, 32).to(device)
+    nets = {name: net.to(device) for name, net in networks(width).items()}
+    taken: dict[str, list[float]] = {name: [] for name in nets}
     for lap in range(rounds + 2):
         for name, net in nets.items():
-            start = time.perf_counter()
-            net(x)
+            one = seconds(device, partial(net, x))
             if lap > 1:
-                seconds[name].append(time.perf_counter() - start)
-    relu = seconds["plain net, ReLU"]
+                taken[name].append(one)
+    relu = taken["plain net, ReLU"]
     return {
         name: statistics.median(own / base for own, base in zip(times, relu, strict=True))
-        for name, times in seconds.items()
+        for name, times in taken.items()
     }
 
 

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from benchmarks.steps import ROWS
+from benchmarks.clock import peak_on_gpu
+from benchmarks.steps import CPU, ROWS
 from lowcurve.methods import build
 from lowcurve.training.step import TrainingStep
 
@@ -27,16 +29,26 @@ def peak_megabytes(row: str) -> float:
 
 
 def _measure(row: str) -> float:
-    name, changes, *_ = ROWS[row]
-    torch.manual_seed(0)
-    net = build(name, "resnet18", (3, 32, 32), 10, width=16).train()
-    x, y = torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,))
-    step = TrainingStep(net, name, changes)
+    step, x, y = _work(row, CPU)
     step(x[:2], y[:2])
     before = _megabytes("VmRSS")
     for _ in range(2):
         step(x, y)
     return _megabytes("VmHWM") - before  # the peak since the program started, unlike ru_maxrss not its parent's
+
+
+def peak_on(device: torch.device, row: str) -> float:
+    """Return what the peak memory of a step of `row` on a GPU exceeds that before by, in megabytes."""
+    step, x, y = _work(row, device)
+    step(x, y)
+    return peak_on_gpu(device, lambda: step(x, y))
+
+
+def _work(row: str, device: torch.device) -> tuple[TrainingStep, Tensor, Tensor]:
+    torch.manual_seed(0)
+    net = build(ROWS[row].method, "resnet18", (3, 32, 32), 10, width=16).train().to(device)
+    x, y = torch.rand(128, 3, 32, 32).to(device), torch.randint(0, 10, (128,)).to(device)
+    return TrainingStep(net, ROWS[row].method, ROWS[row].coefficients), x, y
 
 
 def _megabytes(field: str) -> float:
