@@ -34,7 +34,7 @@ def test_it_is_trained_measured_judged_and_reported(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(lc.EXPERIMENTS, "table-confidence", MINE)  # its name is the key's
     places = ["--output", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     few = [word for pair in FEW for word in ("--set", pair)]
-    run = ["reproduce", "table-confidence", "--seeds", "0", *places, *few]
+    run = ["reproduce", "table-confidence", "--seeds", "0", "--jobs", "1", *places, *few]
     shown = CliRunner().invoke(app, run, env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "LCNN is less sure" in shown.output
