@@ -21,12 +21,15 @@ def fit(net: nn.Module, epochs: int, lr: float) -> nn.Module:
     (x, y), _ = digits()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
+    batches = [chosen for _ in range(epochs) for chosen in torch.randperm(len(x), generator=generator).split(64)]
+    # At a constant rate the last steps leave anything from 86 to 94 %, by how a version of PyTorch rounds.
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=len(batches))
     net.train()
-    for _ in range(epochs):
-        for chosen in torch.randperm(len(x), generator=generator).split(64):
-            optimizer.zero_grad()
-            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
-            optimizer.step()
+    for chosen in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+        falling.step()
     return net.eval()
 
 
