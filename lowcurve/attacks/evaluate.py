@@ -19,7 +19,7 @@ from lowcurve.outputs import classifier
 from lowcurve.progress import track
 
 RADII = (0.05, 0.1, 0.15, 0.2)  # the paper's, for ℓ₂
-PROBE = 256  # samples that the sanity flags look at
+LOOKED_AT = 256  # samples that the sanity flags look at
 
 
 def evaluate(
@@ -129,5 +129,5 @@ class _Job:
         wanted = [row for row in rows if self.budgets.get(row.attack) == row.steps and row.eps in radii]
         wanted.sort(key=lambda row: (order[row.attack], row.eps, row.sample))
         evaluation = Evaluation(tuple(wanted), self.norm)
-        x, y = self.batch(range(min(PROBE, len(self.split))))
+        x, y = self.batch(range(min(LOOKED_AT, len(self.split))))
         return replace(evaluation, flags=(*flags.of_model(self.model, x, y), *flags.of_table(evaluation)))

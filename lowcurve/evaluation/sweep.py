@@ -25,7 +25,7 @@ from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 from lowcurve.layers.traits import learned_logs
 from lowcurve.surgery.convert import convert
 
-ATTACKS = ("pgd", "apgd-t", "square")
+SWEPT = ("pgd", "apgd-t", "square")
 STAND_IN = 1000.0  # β of the softplus through which a network with kinks is measured, as in the paper
 _BATCH = 250
 
@@ -36,7 +36,7 @@ class Sweep:
 
     test: Split
     radius: float
-    attacks: tuple[str, ...] = ATTACKS
+    attacks: tuple[str, ...] = SWEPT
     steps: Mapping[str, int] | None = None
     norm: float = 2
     seed: int = 0

@@ -24,7 +24,7 @@ class Gains:
 
 
 @dataclass(frozen=True)
-class Term:
+class Bend:
     """What one curved layer contributes to K₁ and K₂."""
 
     layer: str
@@ -37,7 +37,7 @@ class Block:
     """A map from the network's input to somewhere inside: bounds on its Jacobian and, by layer, on its curvature."""
 
     gains: Gains
-    terms: tuple[Term, ...] = ()
+    terms: tuple[Bend, ...] = ()
 
     @property
     def hessian(self) -> float:
@@ -51,7 +51,7 @@ IDENTITY = Block(Gains(1.0, 1.0, 1.0))
 def linear(block: Block, gains: Gains) -> Block:
     """Follow F by a linear map W, the chain rule for D²(WF) = W D²F.
 
-    >>> linear(Block(Gains(1, 1, 1), (Term("a", 2.0, 2.0),)), Gains(3.0, 0.5, 0.5)).hessian
+    >>> linear(Block(Gains(1, 1, 1), (Bend("a", 2.0, 2.0),)), Gains(3.0, 0.5, 0.5)).hessian
     1.0
     """
     f = block.gains
@@ -73,7 +73,7 @@ def curved(block: Block, layer: str, gains: Gains, curvature: float) -> Block:
     Σ_k |s''(F_k)| (DF_k·v)² ≤ b ‖DF v‖₂², hence both K₁ and K₂ gain b n22². A layer that is used twice has one term.
     """
     bend = _times(curvature, block.gains.n22**2)
-    return bent(linear(block, gains), [Term(layer, bend, bend)])
+    return bent(linear(block, gains), [Bend(layer, bend, bend)])
 
 
 def added(first: Block, second: Block) -> Block:
@@ -105,12 +105,12 @@ def cross_entropy_hessian(pair_lipschitz: float, margin_hessian: float) -> float
     return pair_lipschitz**2 / 4 + margin_hessian
 
 
-def bent(block: Block, terms: Iterable[Term]) -> Block:
+def bent(block: Block, terms: Iterable[Bend]) -> Block:
     """Add `terms` to a block, joining those of the same layer."""
     by_layer = {term.layer: term for term in block.terms}
     for term in terms:
-        known = by_layer.get(term.layer, Term(term.layer, 0.0, 0.0))
-        by_layer[term.layer] = Term(term.layer, known.k1 + term.k1, known.k2 + term.k2)
+        known = by_layer.get(term.layer, Bend(term.layer, 0.0, 0.0))
+        by_layer[term.layer] = Bend(term.layer, known.k1 + term.k1, known.k2 + term.k2)
     return Block(block.gains, tuple(by_layer.values()))
 
 

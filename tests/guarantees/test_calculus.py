@@ -8,7 +8,7 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.errors import UserError
-from lowcurve.guarantees.calculus import Block, Gains, Term, added, concatenated, linear
+from lowcurve.guarantees.calculus import Block, Gains, Bend, added, concatenated, linear
 from lowcurve.guarantees.graph import network
 from lowcurve.guarantees.theorem import chain_curvature
 from tests.guarantees.oracles import margin_hessian_norm, softplus_net
@@ -104,9 +104,9 @@ def test_refinement_never_loses_to_the_plain_pair_rule():
 
 
 def test_rules_on_known_numbers():
-    f = Block(Gains(2.0, 3.0, 1.0), (Term("a", 4.0, 2.0),))
-    assert linear(f, Gains(5.0, 7.0, 1.0)) == Block(Gains(10.0, 21.0, 3.0), (Term("a", 28.0, 4.0),))
-    assert added(f, f) == Block(Gains(4.0, 6.0, 2.0), (Term("a", 8.0, 4.0),))
+    f = Block(Gains(2.0, 3.0, 1.0), (Bend("a", 4.0, 2.0),))
+    assert linear(f, Gains(5.0, 7.0, 1.0)) == Block(Gains(10.0, 21.0, 3.0), (Bend("a", 28.0, 4.0),))
+    assert added(f, f) == Block(Gains(4.0, 6.0, 2.0), (Bend("a", 8.0, 4.0),))
     assert concatenated(f, f).gains == Gains(math.sqrt(8), 6.0, math.sqrt(2))
 
 
