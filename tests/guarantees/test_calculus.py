@@ -8,7 +8,7 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.errors import UserError
-from lowcurve.guarantees.calculus import Block, Gains, Bend, added, concatenated, linear
+from lowcurve.guarantees.calculus import Bend, Block, Gains, added, concatenated, linear
 from lowcurve.guarantees.graph import network
 from lowcurve.guarantees.theorem import chain_curvature
 from tests.guarantees.oracles import margin_hessian_norm, softplus_net
