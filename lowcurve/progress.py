@@ -1,4 +1,8 @@
-"""Progress bars: how far is it, how long will it take? Silent where standard error is no terminal."""
+"""Progress bars: how far is it, how long will it take? Silent where standard error is no terminal.
+
+A bar is one line of a terminal of 80 columns: what is done, the bar, steps, time left, a note such as the loss. What
+does not fit there goes on a line below it.
+"""
 
 import os
 import sys
@@ -6,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,6 +19,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -24,18 +30,39 @@ def visible() -> bool:
     return sys.stderr.isatty() and "PYTEST_CURRENT_TEST" not in os.environ
 
 
-@contextmanager
-def bars() -> Iterator[Progress]:
-    """Open a display for bars on standard error: `task = display.add_task(...)`, then `display.advance(task)`."""
-    columns = (
+class Bars(Progress):
+    """Bars with lines below them: `display.add_task(…, note="loss 1.2", below="300 images/s")`."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bars, then what is below them."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if task.visible and task.fields.get("below"):
+                yield Text(f"  {task.fields['below']}", style="dim")
+
+
+def make_bars(console: Console, disable: bool = False) -> Bars:
+    """Return a display that fits the console: names are cut, and the bar takes what is left."""
+    return Bars(
         SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        TextColumn(
+            "{task.description}", markup=False, table_column=Column(max_width=28, no_wrap=True, overflow="ellipsis")
+        ),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        console=console,
+        disable=disable,
+        transient=True,
+        expand=True,
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not visible(), transient=True) as display:
+
+
+@contextmanager
+def bars() -> Iterator[Bars]:
+    """Open a display for bars on standard error: `task = display.add_task(...)`, then `display.advance(task)`."""
+    with make_bars(Console(stderr=True), disable=not visible()) as display:
         yield display
 
 

@@ -49,6 +49,7 @@ def tune(
         norm=length,
         seed=seed,
         statistics=found.dataset.train.subset(statistics, seed) if statistics else None,
+        augmentation=found.dataset.augmentation,
         folder=folder,
     )
     points = sweep(found.model, values, settings)

@@ -19,6 +19,7 @@ from lowcurve.attacks.evaluate import evaluate
 from lowcurve.attacks.table import WORST, Evaluation
 from lowcurve.compat import BATCH_NORMS
 from lowcurve.data.dataset import Split
+from lowcurve.data.loader import batches
 from lowcurve.errors import UserError
 from lowcurve.geometry.dataset import measure
 from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
@@ -41,6 +42,7 @@ class Sweep:
     norm: float = 2
     seed: int = 0
     statistics: Split | None = None  # training samples from which batch norms estimate their statistics anew
+    augmentation: tuple[str, ...] = ()  # how training varied them: statistics of other images are others
     folder: Path | None = None
 
 
@@ -68,7 +70,7 @@ def sweep(model: nn.Module, betas: Sequence[float], settings: Sweep) -> list[Poi
     for beta in betas:
         changed = with_beta(model, settings.test.batch(slice(2))[0], beta)
         if settings.statistics is not None:
-            estimate_statistics(changed, settings.statistics)
+            estimate_statistics(changed, settings.statistics, settings.augmentation)
         points.append(_point(changed, beta, settings))
     return points
 
@@ -93,7 +95,7 @@ def with_beta(model: nn.Module, example: Tensor, beta: float) -> nn.Module:
 
 
 @torch.no_grad()
-def estimate_statistics(model: nn.Module, split: Split) -> None:
+def estimate_statistics(model: nn.Module, split: Split, augmentation: Sequence[str] = ()) -> None:
     """Give every batch norm the mean and variance of what it sees over `split`; nothing else changes."""
     norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     momenta = [norm.momentum for norm in norms]
@@ -102,9 +104,8 @@ def estimate_statistics(model: nn.Module, split: Split) -> None:
         norm.momentum = None  # the plain mean over batches
         norm.train()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for indices in torch.arange(len(split)).split(_BATCH):
-        if len(indices) > 1:
-            model(split.batch(indices)[0].to(device))
+    for x, _ in batches(split, _BATCH, seed=0, epoch=0, augmentation=augmentation, device=device):
+        model(x)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.eval()

@@ -17,28 +17,10 @@ COLORS = {"holds": "green", "does not hold": "red", "cannot tell": "yellow", "no
 
 
 def print_result(console: Console, result: Result) -> None:
-    """Print a table, partial or whole, and what became of each claim."""
-    table = Table(
-        title=Text(f"{plain(result.title)}\n{plain(result.setting) or 'no runs yet'}"),
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    table.add_column("method", no_wrap=True)
-    columns = _fitting(result, console.width)
-    for column in columns:
-        table.add_column(Text(plain(column["label"])), justify="right")
-    table.add_column("runs", justify="right", no_wrap=True)
-    for row in result.rows:
-        cells = [_cell(row, column) for column in columns]
-        table.add_row(Text(row["key"]), *cells, str(len(row["runs"])))
-    remarks = ["second lines: the paper's means"] if has_paper(result) else []
-    if left_out := len(result.columns) - len(columns):
-        remarks.append(f"left out for want of room: {left_out} column{'s' * (left_out > 1)}")
-    table.caption = "; ".join(remarks) or None
-    console.print(table)
+    """Print a table, partial or whole, and what became of each claim; columns that find no room come below."""
+    blocks = _blocks(result, console.width)
+    for place, columns in enumerate(blocks):
+        console.print(_table(result, columns, first=place == 0, last=place + 1 == len(blocks)))
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
         value = f"ours {number(verdict['ours'], digits=3)}, paper {number(verdict['paper'], digits=3)}"
@@ -46,17 +28,43 @@ def print_result(console: Console, result: Result) -> None:
         console.print(Text.assemble(" ", (mark, color), f" {plain(verdict['text'])}  ", (formula, "dim")))
 
 
-def _fitting(result: Result, width: int) -> list[dict[str, Any]]:
-    """Return as many columns as a terminal has room for, the first at least: half a number is worse than none."""
-    room = width - max((len(row["key"]) for row in result.rows), default=0) - 10  # the column of runs, and margins
-    fitting: list[dict[str, Any]] = []
+def _table(result: Result, columns: list[dict[str, Any]], first: bool, last: bool) -> Table:
+    """Return a part of the table: the rows' names and some columns; the number of runs is in the last part."""
+    title = Text(f"{plain(result.title)}\n{plain(result.setting) or 'no runs yet'}")
+    table = Table(
+        title=title if first else None,
+        title_justify="left",
+        caption="second lines: the paper's means" if last and has_paper(result) else None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    for column in columns:
+        table.add_column(Text(plain(column["label"])), justify="right")
+    if last:
+        table.add_column("runs", justify="right", no_wrap=True)
+    for row in result.rows:
+        cells = [_cell(row, column) for column in columns]
+        table.add_row(Text(row["key"]), *cells, *([str(len(row["runs"]))] if last else []))
+    return table
+
+
+def _blocks(result: Result, width: int) -> list[list[dict[str, Any]]]:
+    """Return the columns in parts that a terminal has room for, each with one at least: half a number is none."""
+    whole = width - max((len(row["key"]) for row in result.rows), default=0) - 10  # the column of runs, and margins
+    blocks: list[list[dict[str, Any]]] = [[]]
+    room = whole
     for column in result.columns:
         lines = [*column["label"].split(), *(line for row in result.rows for line in _lines(row, column))]
-        room -= max(map(len, lines), default=0) + 2
-        if fitting and room < 0:
-            break
-        fitting.append(column)
-    return fitting
+        needed = max(map(len, lines), default=0) + 2
+        if blocks[-1] and needed > room:
+            blocks.append([])
+            room = whole
+        blocks[-1].append(column)
+        room -= needed
+    return blocks
 
 
 def _lines(row: dict[str, Any], column: dict[str, Any]) -> list[str]:

@@ -150,8 +150,10 @@ def _train_epoch(session: Session, request: StopRequest, show: Callable[..., Non
         session.seconds, clock = session.seconds + time.monotonic() - clock, time.monotonic()
         show(completed=done + 1)
         if (done + 1) % reads == 0:
-            means = "  ".join(f"{name} {mean:.3g}" for name, mean in session.read().items())
-            show(note=f"{samples / (clock - started):.0f} images/s  {means}")
+            means = session.read()
+            rates = [f"{samples / (clock - started):.0f} images/s"]
+            rates += [f"{name} {mean:.3g}" for name, mean in means.items() if name != "loss"]
+            show(note=f"loss {means['loss']:.3g}", below="  ".join(rates))
         _save_or_stop(session, request, done + 1)
     session.read()
     return samples / max(time.monotonic() - started, 1e-9)

@@ -129,7 +129,7 @@ class TestOfARun:
         return train(parse_config({**names, "data": data, "model": {"name": "vgg11", "width": 4}, "train": settings}))
 
     def test_the_recipe_takes_data_and_batches_from_it(self, source: Run) -> None:
-        config = fine_tuning_of(source.config, [f"model.from='{source.folder}'", "method.name=csoftplus-only"])
+        config = fine_tuning_of(source.config, [f"model.from='{source.folder}'", "method.name=lcnn"])
         assert (config.run_name, config.data, config.output) == (
             "mine-fine-tune",
             source.config.data,
@@ -138,7 +138,7 @@ class TestOfARun:
         assert (config.train.batch_size, config.train.channels_last, config.train.epochs) == (32, True, 1)
         assert config.method.init_beta >= 50 and config.train.final_beta is not None
         named = read_config("digits-fine-tune", ["model.from=a:b"])
-        assert (named.run_name, named.data.name, named.method.name) == ("digits-fine-tune", "digits", "lcnn")
+        assert (named.run_name, named.data.name, named.method.name) == ("digits-fine-tune", "digits", "csoftplus-only")
 
     def test_the_command_needs_the_run_alone(self, source: Run) -> None:
         words = ["train", "--from", str(source.folder), "--only", "smoothness", "--set", "train.epochs=2"]
