@@ -4,8 +4,8 @@ A large step of training adds a direction to a weight that no former vector has 
 settle long before they find it (a norm of 1.6 was seen). So each step looks in the dimensions that powers of the map
 span from the last vector and a fixed grain, which has a part in every direction. All layers of a network are one
 operator, `lowcurve::follow`. On a CPU these are ten dimensions, and the next ten until it has settled: plain
-convolutions of images in one compiled call, others one by one; for the smallest maps the Gram matrix is squared ten
-times. Elsewhere nobody may ask how far it has come: all layers take the same steps together (`linalg/together.py`).
+convolutions of images in one compiled call, others one by one; for the smallest maps, and small ones that are no such
+convolutions, the Gram matrix is squared ten times. Elsewhere nobody may ask how far it has come: all layers take the same steps together (`linalg/together.py`).
 """
 
 import math
@@ -22,7 +22,7 @@ from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
 from lowcurve.linalg.together import follow_together
 
-_SMALL_MATRIX, _SQUARINGS = 128, 10
+_SMALLEST, _SMALL_MATRIX, _SQUARINGS = 16, 128, 10
 _LIBRARY = torch.library.Library("lowcurve", "FRAGMENT")
 _LIBRARY.define(
     "follow(Tensor[] weights, Tensor(a!)[] left, Tensor(b!)[] right, Tensor(c!)[] slopes, int least, int[] maps) -> ()"
@@ -96,9 +96,10 @@ def _maps(numbers: tuple[int, ...]) -> list[LinearMap]:
 
 
 def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> Callable[..., list[Tensor]]:
-    if min(math.prod(m.input_shape), math.prod(m.output_shape)) <= _SMALL_MATRIX:
-        return _squarings
-    return _compiled if power.iterates(m, weight, left, right) else _lanczos
+    smaller = min(math.prod(m.input_shape), math.prod(m.output_shape))
+    if smaller > _SMALLEST and power.iterates(m, weight, left, right):
+        return _compiled
+    return _squarings if smaller <= _SMALL_MATRIX else _lanczos
 
 
 def _lanczos(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:

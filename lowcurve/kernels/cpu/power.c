@@ -2,7 +2,8 @@
  * cache. A single layer is iterated by a single thread.
  *
  * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
- * Columns are made for a few output rows at a time. Optional like softplus.c.
+ * Columns are made for a few output rows at a time. Where there are too few positions to fill a vector register, the whole
+ * map is written out as one matrix instead. Optional like softplus.c.
  */
 #include "loops.h"
 
@@ -14,6 +15,7 @@
 #define SETTLED 5e-3  /* residual, as a share of the eigenvalue, above which they are looked for once more, */
 #define SPACES 4      /* in so many spaces at most */
 #define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
+#define DENSE (1 << 17) /* entries of a map, at most, that is written out where its output positions fill no vector */
 #define ROWS 8        /* of a product that are computed at a time, in registers, */
 #define WIDTH 16      /* and columns of it */
 
@@ -114,8 +116,53 @@ static inline long rows_together(const Layer *l) { return lesser(l->out_h, l->ou
 static inline long inputs_of(const Layer *l) { return l->in * l->height * l->width; }
 static inline long outputs_of(const Layer *l) { return l->out * l->out_h * l->out_w; }
 
+/* Whether the map is written out: a matrix of outputs x inputs, in the place of the columns. */
+static inline int is_dense(const Layer *l) { return l->out_h * l->out_w < WIDTH && inputs_of(l) * outputs_of(l) <= DENSE; }
+
+/* Floats of the columns that are made at a time, or of the matrix; S needs columns in any case. */
+static inline long columns_of(const Layer *l) {
+    long columns = l->in * l->kernel_h * l->kernel_w * rows_together(l) * l->out_w, matrix = inputs_of(l) * outputs_of(l);
+    return is_dense(l) && matrix > columns ? matrix : columns;
+}
+
+/* Row (o, y, x) of the matrix has the weights with which that output sees each input. */
+static void write_out(const Layer *l, float *matrix) {
+    long inputs = inputs_of(l), size = l->kernel_h * l->kernel_w;
+    memset(matrix, 0, inputs * outputs_of(l) * sizeof(float));
+    for (long o = 0; o < l->out; o++)
+        for (long y = 0; y < l->out_h; y++)
+            for (long x = 0; x < l->out_w; x++, matrix += inputs)
+                for (long k = 0; k < size; k++) {
+                    long h = y * l->stride_h + k / l->kernel_w - l->above, w = x * l->stride_w + k % l->kernel_w - l->before;
+                    if (h < 0 || h >= l->height || w < 0 || w >= l->width) continue;
+                    const float *weight = l->weight + o * l->in * size + k;
+                    for (long c = 0; c < l->in; c++) matrix[(c * l->height + h) * l->width + w] = weight[c * size];
+                }
+}
+
+/* v = W^T u */
+VECTORIZED static void dense_adjoint(long inputs, long outputs, const float *matrix, const float *u, float *v) {
+    memset(v, 0, inputs * sizeof(float));
+    for (long o = 0; o < outputs; o++)
+        for (long i = 0; i < inputs; i++) v[i] += u[o] * matrix[o * inputs + i];
+}
+
+/* u = W v */
+VECTORIZED static void dense_apply(long inputs, long outputs, const float *matrix, const float *v, float *u) {
+    for (long o = 0; o < outputs; o++) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long i = 0; i < inputs; i++) sum += matrix[o * inputs + i] * v[i];
+        u[o] = sum;
+    }
+}
+
 /* v = W^T u */
 static void adjoint(const Layer *l, const float *u, float *v, float *columns) {
+    if (is_dense(l)) {
+        dense_adjoint(inputs_of(l), outputs_of(l), columns, u, v);
+        return;
+    }
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
     memset(v, 0, inputs_of(l) * sizeof(float));
     for (long first = 0; first < l->out_h; first += together) {
@@ -128,6 +175,10 @@ static void adjoint(const Layer *l, const float *u, float *v, float *columns) {
 
 /* u = W v */
 static void apply(const Layer *l, float *v, float *u, float *columns) {
+    if (is_dense(l)) {
+        dense_apply(inputs_of(l), outputs_of(l), columns, v, u);
+        return;
+    }
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
     memset(u, 0, outputs_of(l) * sizeof(float));
     for (long first = 0; first < l->out_h; first += together) {
@@ -211,7 +262,8 @@ static double span(const Layer *l, float *columns, float *basis) {
 static void iterate(Layer *l) {
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w;
     long together = rows_together(l);
-    float *columns = l->scratch, *turned = columns + depth * together * l->out_w;
+    float *columns = l->scratch, *turned = columns + columns_of(l);
+    if (is_dense(l)) write_out(l, columns);
     for (int again = 0; again < SPACES && span(l, columns, turned) > SETTLED; again++);
     adjoint(l, l->left, l->right, columns);
     make_unit(inputs_of(l), l->right);
@@ -239,10 +291,10 @@ static void iterate(Layer *l) {
     }
 }
 
-/* How many floats of scratch a layer needs. */
+/* How many floats of scratch a layer needs: columns or matrix, then the basis, or what S is made of. */
 long lowcurve_power_room(const Layer *l) {
-    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, made = depth * rows_together(l) * l->out_w;
-    long slope = positions < l->out ? made : l->out * (positions + depth), basis = (DIMENSIONS + 1) * outputs_of(l);
+    long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, made = columns_of(l);
+    long slope = positions < l->out ? depth * rows_together(l) * l->out_w : l->out * (positions + depth), basis = (DIMENSIONS + 1) * outputs_of(l);
     return made + (slope > basis ? slope : basis);
 }
 
