@@ -5,7 +5,8 @@ settle long before they find it (a norm of 1.6 was seen). So each step looks in 
 span from the last vector and a fixed grain, which has a part in every direction. All layers of a network are one
 operator, `lowcurve::follow`. On a CPU these are ten dimensions, and the next ten until it has settled: plain
 convolutions of images in one compiled call, others one by one; for the smallest maps, and small ones that are no such
-convolutions, the Gram matrix is squared ten times. Elsewhere nobody may ask how far it has come: all layers take the same steps together (`linalg/together.py`).
+convolutions, the Gram matrix is squared ten times. Elsewhere nobody may ask how far it has come: all layers take the
+same steps together (`linalg/together.py`).
 """
 
 import math

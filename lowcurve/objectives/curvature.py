@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lowcurve import checks
-from lowcurve.layers.traits import learned_logs
+from lowcurve.layers.traits import learned
 from lowcurve.objectives.term import Term
 
 
@@ -26,9 +26,10 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
     checks.modules(model=model)
     checks.number(least=0, beta=beta, gamma=gamma)
     penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    if logs := tuple(learned_logs(model, "beta").values()):
+    items = [item for module in model.modules() for item in learned(module)]  # one walk: there is one in every step
+    if logs := tuple(item.log for item in items if item.kind == "beta"):
         penalty = penalty + beta * _joined(logs).exp().sum()
-    if logs := tuple(learned_logs(model, "gamma").values()):
+    if logs := tuple(item.log for item in items if item.kind == "gamma"):
         penalty = penalty + gamma * _joined(logs).abs().sum()
     return penalty
 

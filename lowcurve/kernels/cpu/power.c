@@ -299,6 +299,6 @@ long lowcurve_power_room(const Layer *l) {
 }
 
 void lowcurve_power(long count, int threads, Layer *layers) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
     for (long i = 0; i < count; i++) iterate(layers + i);
 }
