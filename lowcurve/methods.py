@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.layers.maxmin import MaxMin
 from lowcurve.layers.traits import constants
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS, Term
@@ -61,6 +62,7 @@ ACTIVATIONS: dict[str | None, Callable[[], nn.Module]] = {
     None: partial(nn.Softplus, beta=1000.0),
     "relu": nn.ReLU,
     "softplus-10": partial(nn.Softplus, beta=10.0),
+    "maxmin": MaxMin,
     "learned": nn.ReLU,  # surgery puts a centered softplus in its place
 }
 
@@ -88,6 +90,11 @@ METHODS: dict[str, Method] = {
         last_layer="unit",
         terms=("curvature", "certified"),
         coefficients=MappingProxyType({"init_beta": 0.1, "lambda_beta": 0.1}),
+    ),
+    "maxmin": Method("MaxMin", activation="maxmin", spectral=True, last_layer="unit", terms=("margin",)),
+    "margin": Method("Margin", spectral=True, last_layer="unit", terms=("margin",)),
+    "lipschitz": Method(
+        "Lipschitz", activation="learned", spectral=True, last_layer="unit", terms=("curvature", "margin")
     ),
 }
 

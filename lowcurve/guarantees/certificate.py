@@ -107,7 +107,7 @@ def _certify_batch(
     here = errors(torch.zeros_like(expansion.blur))
     refuse_difference(logits.double(), expansion.values[-1], here)
     off = partial(_off_margins, errors, y)
-    radius, plain = _executed(margins, off)
+    radius, plain = _executed(margins, off, _pairs(here, y))
     if local and expansion.smooth:
         radius = _refined(net, expansion, margins, off, y, radius)
     left = margins.margins - _pairs(here, y)
@@ -150,13 +150,14 @@ def _pairs(parts: Tensor, y: Tensor) -> Tensor:
     return parts + parts.gather(1, y.view(-1, 1))
 
 
-def _executed(margins: Margins, off: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def _executed(margins: Margins, off: Callable[[Tensor], Tensor], here: Tensor) -> tuple[Tensor, Tensor]:
     """Return the radii, by all bounds and by L alone, of the network as it is computed.
 
     Rounding errors grow with the ball. For every ρ that is tried, the smaller of ρ and the radius that is left when the
-    errors in the ball of radius ρ are taken off is sound; the largest of those counts.
+    errors in the ball of radius ρ are taken off is sound; the largest of those counts. Where the errors at x itself,
+    `here`, use a margin up, there is nothing to try.
     """
-    trial = margins.radius(torch.zeros_like(margins.margins))
+    trial = torch.where(margins.radius(here) > 0, margins.radius(torch.zeros_like(margins.margins)), 0.0)
     best = plain = torch.zeros_like(trial)
     for _ in range(8):
         lost = off(trial)

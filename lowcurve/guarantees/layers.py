@@ -17,10 +17,11 @@ from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
 from lowcurve.guarantees.network import Node
 from lowcurve.guarantees.operator_norm import effective_weight
-from lowcurve.guarantees.residual import block_nodes
-from lowcurve.guarantees.steps import Activation, MaxPool, Rearrange, Reshape, Step
+from lowcurve.guarantees.residual import SCALE_TERMS, block_nodes, same_size
+from lowcurve.guarantees.steps import Activation, MaxPool, Rearrange, Reshape, SortedPairs, Step
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
+from lowcurve.layers.maxmin import AlmostOrthogonal2d, MaxMin
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.traits import ByExactType, constants
 from lowcurve.linalg.linear_map import LinearMap
@@ -162,6 +163,17 @@ def _max_pool(module: Any, shape: Shape, output: Shape) -> Step:
     return MaxPool(
         module, math.prod(k if d > 1 else math.ceil(k / s) for k, s, d in zip(kernel, stride, dilation, strict=True))
     )
+
+
+@layer_step.register(AlmostOrthogonal2d)
+def _almost_orthogonal(module: Any, shape: Shape, output: Shape) -> Step:
+    weight = copy.deepcopy(module).cpu().double().eval().divided().detach()
+    return Linear(same_size(weight, shape), weight, module.bias.detach().double(), extra_terms=SCALE_TERMS)
+
+
+@layer_step.register(MaxMin)
+def _max_min(module: MaxMin, shape: Shape, output: Shape) -> Step:
+    return SortedPairs(module)
 
 
 def _tuple(value: int | Shape, dims: int) -> Shape:

@@ -30,7 +30,7 @@ from lowcurve.layers.lipschitz import FLOOR, LipschitzResidual, LipschitzResidua
 from lowcurve.linalg.linear_map import LinearMap
 
 Block1or2d = LipschitzResidual | LipschitzResidual2d
-_SCALE_TERMS = 8  # roundings behind one number of C, and of its product with W
+SCALE_TERMS = 8  # roundings behind one number of C, and of its product with W
 ACTIVATION = "activation"  # the name of s in a block
 
 
@@ -89,25 +89,25 @@ def block_nodes(module: Block1or2d, shape: tuple[int, ...], activation: Activati
     weight, scale = twin.weight.detach(), twin.scale().detach()
     lipschitz, doubtful = _constant(twin, scale)
     exact = module.weight.dtype != torch.float64  # what float64 loses in C is nothing to float32
-    back = twin.back(scale)
+    back, circular = twin.back(scale).detach(), getattr(module, "padding_mode", "") == "circular"
     branch = Branch(
-        Linear(_map(twin, weight, shape), weight, twin.bias.detach()),
+        Linear(same_size(weight, shape, circular), weight, twin.bias.detach()),
         activation,
-        Linear(_map(twin, back, shape), back, None, extra_terms=_SCALE_TERMS + (0 if exact else doubtful)),
+        Linear(same_size(back, shape, circular), back, None, extra_terms=SCALE_TERMS + (0 if exact else doubtful)),
     )
     names = ("inner", ACTIVATION, "outer")
     nodes = [Node(name, step, (i,)) for i, (name, step) in enumerate(zip(names, branch.steps, strict=True))]
     return (*nodes, Node("", Residual(branch, lipschitz), (0, 3)))
 
 
-def _map(module: Block1or2d, weight: Tensor, shape: tuple[int, ...]) -> LinearMap:
-    """Describe how a matrix or kernel of the block acts: convolutions keep the size."""
-    if isinstance(module, LipschitzResidual):
+def same_size(weight: Tensor, shape: tuple[int, ...], circular: bool = False) -> LinearMap:
+    """Describe how a matrix acts, or a kernel that keeps the size of an image."""
+    if weight.dim() == 2:
         return LinearMap((weight.shape[1],), (weight.shape[0],))
     kernel, size = tuple(weight.shape[2:]), shape[1:]
     padding = tuple((k // 2, k // 2) for k in kernel)
     shapes = (weight.shape[1], *size), (weight.shape[0], *size)
-    return LinearMap(*shapes, (1, 1), padding, (1, 1), kernel, circular=module.padding_mode == "circular")
+    return LinearMap(*shapes, (1, 1), padding, (1, 1), kernel, circular=circular)
 
 
 def _constant(module: Block1or2d, scale: Tensor) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from lowcurve.guarantees.arithmetic import FLOAT64, Arithmetic
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.residual import Residual
-from lowcurve.guarantees.steps import Activation, Add, Concatenate, MaxPool, Reach, Rearrange, Step, spread
+from lowcurve.guarantees.steps import Activation, Add, Concatenate, MaxPool, Reach, Rearrange, SortedPairs, Step, spread
 from lowcurve.layers.traits import ULPS
 
 
@@ -103,6 +103,7 @@ def _activation_jacobian(step: Activation, error: Error, arithmetic: Arithmetic 
 
 
 @jacobian_error.register(MaxPool)
+@jacobian_error.register(SortedPairs)
 @jacobian_error.register(Add)
 @jacobian_error.register(Concatenate)
 @jacobian_error.register(Rearrange)
@@ -158,6 +159,13 @@ def _max_pool(step: MaxPool, inputs: tuple[Input, ...], arithmetic: Arithmetic) 
     """A maximum is exact."""
     (at,) = inputs
     return Error(step.gains.n22 * at.error.norm, step.pool(at.error.parts))
+
+
+@rounded.register
+def _sorted_pairs(step: SortedPairs, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> Error:
+    """So are maximum and minimum of two."""
+    (at,) = inputs
+    return Error(at.error.norm, step.largest(at.error.parts))
 
 
 @rounded.register

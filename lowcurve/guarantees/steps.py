@@ -86,6 +86,33 @@ class MaxPool(Step):
         return Reach(self.gains.n22 * before.lipschitz, self.pool(before.rows))
 
 
+class SortedPairs(Step):
+    """MaxMin: a permutation that depends on x; its slope jumps where two are alike."""
+
+    kinked = True
+
+    def __init__(self, sort: Callable[[Tensor], Tensor]) -> None:
+        self.sort = sort
+        self.gains: Gains = Gains(1.0, 1.0, 1.0)
+
+    def evaluate(self, *values: Tensor) -> Tensor:
+        """Sort each pair of channels."""
+        return self.sort(values[0])
+
+    def block(self, name: str, *blocks: Block) -> Block:
+        """Infinite curvature."""
+        return calculus.curved(blocks[0], name, self.gains, float("inf"))
+
+    def reach(self, reaches: tuple[Reach, ...], centers: tuple[Tensor, ...], ball: Ball | None) -> Reach:
+        """Neither the larger nor the smaller of two moves further than the one that moves most."""
+        (before,) = reaches
+        return Reach(before.lipschitz, self.largest(before.rows))
+
+    def largest(self, parts: Tensor) -> Tensor:
+        """Return for each channel the larger of its pair."""
+        return self.sort(parts)[:, ::2].repeat_interleave(2, dim=1)
+
+
 class Activation(Step):
     """An elementwise activation whose class has registered its `lowcurve.layers.traits.constants`."""
 

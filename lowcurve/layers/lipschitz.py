@@ -55,11 +55,7 @@ class _LipschitzResidual(nn.Module):
     def row_sums(self, weight: Tensor, log_q: Tensor) -> Tensor:
         """Σ_j |WᵀW|_ij q_j / q_i, (hidden,)."""
         log_q = log_q.clamp(-_LARGEST_LOG, _LARGEST_LOG)
-        return (self.overlaps(weight) * (log_q - log_q.unsqueeze(1)).exp()).sum(1)
-
-    def overlaps(self, weight: Tensor) -> Tensor:
-        """|WᵀW|, (hidden, hidden), summed over taps."""
-        raise NotImplementedError
+        return (overlaps(weight) * (log_q - log_q.unsqueeze(1)).exp()).sum(1)
 
     def back(self, scale: Tensor) -> Tensor:
         """Return W C as the weight of a layer like that of `weight`."""
@@ -83,10 +79,6 @@ class LipschitzResidual(_LipschitzResidual):
         hidden = features if hidden is None else hidden
         checks.whole(1, 2**31 - 1, features=features, hidden=hidden)
         super().__init__((hidden, features), activation)
-
-    def overlaps(self, weight: Tensor) -> Tensor:
-        """|WᵀW|."""
-        return (weight @ weight.mT).abs()
 
     def back(self, scale: Tensor) -> Tensor:
         """W C, (features, hidden)."""
@@ -114,16 +106,10 @@ class LipschitzResidual2d(_LipschitzResidual):
     ) -> None:
         hidden = channels if hidden is None else hidden
         checks.whole(1, 2**31 - 1, channels=channels, hidden=hidden)
-        checks.whole(1, 63, kernel_size=kernel_size)
+        check_kernel(kernel_size)
         checks.choice(PADDING_MODES, padding_mode=padding_mode)
-        if kernel_size % 2 == 0:
-            raise UserError(f"expected an odd kernel_size, which keeps the size of an image, got {kernel_size}; add 1")
         super().__init__((hidden, channels, kernel_size, kernel_size), activation)
         self.padding_mode = padding_mode
-
-    def overlaps(self, weight: Tensor) -> Tensor:
-        """Sum the absolute taps of the kernels' correlations."""
-        return F.conv2d(weight, weight, padding=weight.shape[-1] - 1).abs().sum((2, 3))
 
     def back(self, scale: Tensor) -> Tensor:
         """W C as a kernel, (channels, hidden, k, k): the transposed convolution is one with the kernel turned round."""
@@ -143,6 +129,20 @@ class LipschitzResidual2d(_LipschitzResidual):
     def extra_repr(self) -> str:
         """Show the sizes and the padding."""
         return f"{super().extra_repr()}, kernel_size={self.weight.shape[-1]}, padding_mode={self.padding_mode!r}"
+
+
+def overlaps(weight: Tensor) -> Tensor:
+    """Return |WᵀW|, (hidden, hidden), of a matrix Wᵀ; of a kernel, the sum of the absolute taps of its correlations."""
+    if weight.dim() == 2:
+        return (weight @ weight.mT).abs()
+    return F.conv2d(weight, weight, padding=weight.shape[-1] - 1).abs().sum((2, 3))
+
+
+def check_kernel(kernel_size: int) -> None:
+    """Refuse a kernel that does not keep the size of an image."""
+    checks.whole(1, 63, kernel_size=kernel_size)
+    if kernel_size % 2 == 0:
+        raise UserError(f"expected an odd kernel_size, which keeps the size of an image, got {kernel_size}; add 1")
 
 
 def check_slope(activation: nn.Module) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from torch import nn
 
 from lowcurve.models.convnet import convnet
+from lowcurve.models.lipnet import lipnet
 from lowcurve.models.mlp import mlp
 from lowcurve.models.resnet import resnet18, resnet34
 from lowcurve.models.vgg import vgg11
@@ -26,4 +27,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vgg11": vgg11,
     "mlp": mlp,
     "convnet": convnet,
+    "lipnet": lipnet,
 }

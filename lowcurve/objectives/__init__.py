@@ -5,6 +5,7 @@ from lowcurve.objectives.certified import BoundaryDistances
 from lowcurve.objectives.cure import CurePenalty
 from lowcurve.objectives.curvature import CurvaturePenalty
 from lowcurve.objectives.gradient import GradientPenalty
+from lowcurve.objectives.margin import LabelOffset
 from lowcurve.objectives.term import Term
 
 # Name -> class; their order is that in which they are computed and that of a recipe's keys.
@@ -13,5 +14,6 @@ TERMS: dict[str, type[Term]] = {
     "gradient": GradientPenalty,
     "cure": CurePenalty,
     "certified": BoundaryDistances,
+    "margin": LabelOffset,
     "adversarial": AdversarialInputs,
 }

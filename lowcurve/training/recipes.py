@@ -18,6 +18,18 @@ Tree = Mapping[str, Mapping[str, Any]]
 SETTINGS: dict[str, Tree] = {
     "svhn": {"data": {"augmentation": ["crop"]}},  # the released code also flips, which makes other digits of some
     "digits": {"model": {"width": 8}, "train": {"epochs": 20, "batch_size": 64, "lr": 0.05}},  # minutes on a laptop
+    "cifar10-lipnet": {
+        "model": {"width": 96},
+        "train": {
+            "epochs": 10,
+            "optimizer": "adamw",
+            "lr": 3e-3,
+            "schedule": "cosine",
+            "warmup": 0.2,
+            "weight_decay": 0.0,
+            "evaluate_every": 10,
+        },
+    },
     "digits-convnet-certified": {
         "model": {"width": 16},
         "train": {"epochs": 30, "batch_size": 64, "lr": 0.1, "clip_gradient": 1.0},
@@ -63,7 +75,8 @@ def named_recipe(name: str) -> dict[str, Any] | None:
         return None
     tree: dict[str, Any] = {"name": name, "data": {"name": data}, "model": {"name": model}}
     tree["method"] = {"name": _method(body.removeprefix(f"{data}-{model}-"))}
-    for changes in (SETTINGS.get(data, {}), SETTINGS.get(name, {}), ENDINGS.get(ending, {})):
+    settings = (SETTINGS.get(key, {}) for key in (data, f"{data}-{model}", name))
+    for changes in (*settings, ENDINGS.get(ending, {})):
         for section, values in changes.items():
             tree[section] = {**tree.get(section, {}), **values}
     return tree

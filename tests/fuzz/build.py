@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import lowcurve as lc
 from lowcurve.layers.chain import Chain
+from lowcurve.layers.maxmin import AlmostOrthogonal2d, MaxMin
 from tests.fuzz.operations import IMAGE, OPERATIONS
 
 Recipe = dict[str, Any]
@@ -45,6 +46,7 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.layers.chain import Chain
+from lowcurve.layers.maxmin import AlmostOrthogonal2d, MaxMin
 
 torch.manual_seed({seed})
 
@@ -192,7 +194,15 @@ def build(recipe: Recipe) -> Case:
 
 
 def _names() -> dict[str, Any]:
-    return {"torch": torch, "nn": nn, "F": F, "lc": lc, "Chain": Chain}
+    return {
+        "torch": torch,
+        "nn": nn,
+        "F": F,
+        "lc": lc,
+        "Chain": Chain,
+        "MaxMin": MaxMin,
+        "AlmostOrthogonal2d": AlmostOrthogonal2d,
+    }
 
 
 def _known(value: Tensor) -> dict[str, Any]:

@@ -154,6 +154,10 @@ NORMS = {
 }
 
 BLOCKS = {
+    "maxmin": _operation("MaxMin()"),
+    "orthogonal": _operation(
+        "AlmostOrthogonal2d({channels}, {out}, {kernel})", (IMAGE,), out=(2, 4, 3), kernel=(1, 3, 5)
+    ),
     "block": _operation(
         "lc.LipschitzResidual({features}, {hidden}, {activation})",
         hidden=(3, 1, 8),

@@ -13,8 +13,8 @@ from lowcurve.attacks import verify
 from lowcurve.geometry import curvature
 from lowcurve.guarantees import certificate, explanation, operator_norm, residual, summary
 from lowcurve.kernels import norm, softplus
+from lowcurve.layers import lipschitz
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
-from lowcurve.layers.lipschitz import LipschitzResidual2d
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.surgery import rules
 from tests.fuzz.hunt import Found, drawn, judge
@@ -76,7 +76,7 @@ MISTAKES: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
 MORE: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "bounds": ("block", residual, "_constant", always(lambda *_: (0.5, 0))),
     "certificates": ("block", residual, "_constant", always(lambda *_: (0.1, 0))),
-    "gradients": ("block2d", LipschitzResidual2d, "overlaps", times(1.01)),
+    "gradients": ("block2d", lipschitz, "overlaps", times(1.01)),
 }
 
 

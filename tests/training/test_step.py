@@ -24,7 +24,7 @@ def batch(shape: tuple[int, ...], count: int = 6) -> tuple[Tensor, Tensor]:
 
 def network(method: str, model: str) -> nn.Module:
     torch.manual_seed(0)
-    return build(method, model, LAYOUTS[model], 3, width=3).double().train()
+    return build(method, model, LAYOUTS[model], 3, width=4).double().train()
 
 
 def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...], c: MethodConfig) -> Tensor:
@@ -44,6 +44,10 @@ def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...],
         )
         slopes = torch.autograd.grad(margins.sum(), x, create_graph=True)[0]
         logits = torch.stack([c.sharpness * z / s.square().sum().sqrt() for z, s in zip(logits, slopes, strict=True)])
+    if "margin" in terms:
+        logits = torch.stack(
+            [(row - c.offset * torch.eye(3).double()[k]) / c.temperature for row, k in zip(logits, y, strict=True)]
+        )
     total = F.cross_entropy(logits, y)
     if "curvature" in terms:
         for module in net.modules():

@@ -1,0 +1,79 @@
+"""Smooth 1-Lipschitz networks of deel-torchlip: certified after its own export, or layer by layer by registration."""
+
+import pytest
+import torch
+from torch import nn
+
+import lowcurve as lc
+from lowcurve.errors import UserError
+from lowcurve.guarantees.affine import Channelwise, Linear
+from lowcurve.guarantees.layers import layer_step, number
+from lowcurve.guarantees.operator_norm import effective_weight
+from lowcurve.linalg.linear_map import LinearMap
+
+torchlip = pytest.importorskip("deel.torchlip", reason="deel-torchlip is not installed (pip install --no-deps)")
+
+
+def smooth_net(beta=2.0):
+    """Spectral convolutions and linear layers of theirs, centered softplus of ours."""
+    torch.manual_seed(0)
+    return torchlip.Sequential(
+        torchlip.SpectralConv2d(1, 4, 3, padding=1),
+        lc.CenteredSoftplus(beta),
+        torchlip.InvertibleDownSampling(2),
+        torchlip.SpectralConv2d(16, 8, 3, padding=1),
+        lc.CenteredSoftplus(beta),
+        nn.Flatten(),
+        torchlip.SpectralLinear(32, 12),
+        lc.CenteredSoftplus(beta),
+        torchlip.FrobeniusLinear(12, 3),
+    ).eval()
+
+
+def unbroken(model, x, y):
+    """Certify, and let attacks look inside every ball."""
+    found = lc.certify(model, x, y, local=True)
+    for name in ("apgd-t", "pgd"):
+        attacked = lc.attack(model, x, y, name, eps=0.9999 * found.radius.float(), steps=20)
+        assert not bool(attacked.success.any())
+    return found
+
+
+def test_an_exported_network_is_certified_to_second_order():
+    model = smooth_net()
+    plain = model.vanilla_export().eval()
+    x = torch.rand(8, 1, 4, 4)
+    assert torch.allclose(plain(x), model(x), atol=1e-6)
+    found = unbroken(plain, x, plain(x).argmax(1))
+    assert lc.bounds(plain, (1, 4, 4)).lipschitz.value <= 3**0.5 * 1.01  # three neurons of norm 1 at the end
+    assert float(found.radius.min()) > 0 and float((found.radius / found.lipschitz_radius).max()) > 1.1
+
+
+def test_their_layers_are_certified_where_they_are_registered(monkeypatch):
+    """A layer that is a torch.nn layer with a parametrized weight needs one line; one with a factor says so."""
+    model = nn.Sequential(
+        torchlip.SpectralLinear(4, 8),
+        lc.CenteredSoftplus(1.0),
+        torchlip.ScaleBiasLayer(0.5, 8),
+        torchlip.SpectralLinear(8, 3),
+    )
+    model[2].bias.data.zero_()
+    model, x = model.eval(), torch.rand(6, 4)
+    y = model(x).argmax(1)
+    with pytest.raises(UserError, match="tensor of its own"):
+        lc.certify(model, x, y)
+
+    def linear(module, shape, output):
+        return Linear(LinearMap.of(module, shape[1:]), effective_weight(module), module.bias.detach().double())
+
+    before = dict(layer_step.registry)
+    layer_step.register(torchlip.SpectralLinear, linear)
+    layer_step.register(torchlip.ScaleBiasLayer, lambda module, *_: Channelwise(number(module.scalar), number(0.0)))
+    assert float(unbroken(model, x, y).radius.min()) > 0 and len(layer_step.registry) == len(before) + 2
+
+
+def test_what_rests_on_their_word_alone_is_refused():
+    """GroupSort has a kink and is not known here: nothing is taken on trust from a class that says it is Lipschitz."""
+    model = nn.Sequential(nn.Linear(4, 8), torchlip.GroupSort2(), nn.Linear(8, 3)).eval()
+    with pytest.raises(UserError, match="cannot be bounded"):
+        lc.certify(model, torch.rand(2, 4), torch.tensor([0, 1]))
