@@ -1,7 +1,9 @@
 """How is a model asked, and where are its logits? In the tensor it returns, or in `logits` of an object or mapping."""
 
 import inspect
+import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -65,11 +67,21 @@ class Classifier(nn.Module):
         super().__init__()
         self.model = model
         self._keyword = keyword(model)
+        self._place: str | None = None  # where the logits are: "" (the output itself), "item" or "attribute"
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits at `x`, which a model that works in place must not overwrite."""
         pixels = x.clone()
-        return logits_of(self.model(pixels) if self._keyword is None else self.model(**{self._keyword: pixels}))
+        outputs = self.model(pixels) if self._keyword is None else self.model(**{self._keyword: pixels})
+        if not isinstance(outputs, fx.Proxy):
+            found = logits_of(outputs)
+            self._place = "" if found is outputs else "item" if isinstance(outputs, Mapping) else "attribute"
+            return found
+        if self._place is None:  # a trace that does not look into the model
+            raise UserError(f"where {type(self.model).__name__} has its logits shows when it runs: run it once before")
+        if self._place == "item":
+            return cast(Tensor, operator.getitem(cast(Any, outputs), "logits"))
+        return cast(Tensor, outputs.logits if self._place else outputs)
 
 
 def classifier(model: nn.Module) -> nn.Module:
@@ -79,14 +91,17 @@ def classifier(model: nn.Module) -> nn.Module:
 
 def returning_logits(model: nn.Module, example: Tensor) -> nn.Module:
     """Return `model` itself where it returns a tensor at `example` (or fails there), else as a `Classifier`."""
-    if keyword(model) is not None:
-        return classifier(model)
     try:
         with observing(model), torch.no_grad():
-            found = model(example.clone())
+            found = ask(model, example.clone())
     except Exception:  # whoever uses the model next says what is wrong with it
         return model
-    return model if isinstance(found, Tensor) else classifier(model)
+    if isinstance(found, Tensor) and keyword(model) is None:
+        return model
+    asked = classifier(model)
+    with observing(model), torch.no_grad(), suppress(UserError):
+        asked(example)  # so that it knows where the logits are
+    return asked
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:

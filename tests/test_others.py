@@ -21,7 +21,7 @@ from lowcurve.errors import UserError
 from lowcurve.factory import load_factory
 from lowcurve.geometry.compare import compare
 from lowcurve.geometry.dataset import measure
-from lowcurve.outputs import keyword
+from lowcurve.outputs import classifier, keyword, returning_logits
 from lowcurve.sources import imported
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -106,6 +106,16 @@ def test_convert_and_fold_keep_how_a_model_is_asked(made: type[Named]) -> None:
     torch.testing.assert_close(
         lc.curvature(folded, X, Y).curvature, lc.curvature(low, X, Y).curvature, rtol=1e-3, atol=0
     )
+
+
+@pytest.mark.parametrize("made", WRAPPED)
+def test_logits_stay_logits_when_what_picks_them_is_folded(made: type[Named]) -> None:
+    net = returning_logits(made(), X)
+    folded = lc.fold(nn.Sequential(net))
+    torch.testing.assert_close(folded(X), plain()(X))
+    assert not any(type(module).__module__.startswith("lowcurve.") for module in folded.modules())
+    with pytest.raises(UserError, match="run it once"):
+        lc.fold(classifier(made()))
 
 
 @pytest.mark.parametrize(
@@ -219,6 +229,7 @@ def test_a_run_from_a_folder_of_transformers(folder: Path, tmp_path: Path) -> No
 
 def test_verbs_take_a_saved_model_with_the_name_of_its_original(folder: Path, tmp_path: Path) -> None:
     low = lc.fold(lc.convert(load_factory(f"hf:{folder}").eval(), X)[0])
+    assert low(X).shape == (6, 10)
     words = ["attack", str(lc.save(low, tmp_path, hub=True)), "--samples", "4", "--attacks", "fgsm", "--data", "digits"]
     done = CliRunner().invoke(app, words)
     assert isinstance(done.exception, UserError) and "--trust" in str(done.exception)

@@ -45,9 +45,9 @@ ATTACKS: dict[str, Attack] = {
     "fab-t": Attack(fab_targeted, 100, True, "FAB, nearest mistakes, up to 9 targets"),
     "square": Attack(random_squares, 5000, False, "Square, random search"),
 }
-_SUITE = [ATTACKS[name] for name in ("apgd-ce", "apgd-t", "fab-t", "square")]  # in AutoAttack's order
+SUITE = ("apgd-ce", "apgd-t", "fab-t", "square")  # AutoAttack's standard, in its order
 ATTACKS["auto"] = Attack(
-    partial(in_turn, [Member(row.run, row.steps / 100) for row in _SUITE]),
+    partial(in_turn, [Member(ATTACKS[name].run, ATTACKS[name].steps / 100) for name in SUITE]),
     100,
     None,
     "AutoAttack's standard suite: APGD-CE, APGD-T, FAB-T, Square",
