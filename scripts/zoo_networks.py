@@ -60,7 +60,7 @@ _TIMM = (
 )  # fmt: skip
 _TIMM_WITH_SIZE = {  # networks whose layers depend on the size of images
     "vit_tiny_patch16_224": {"depth": 2}, "deit_tiny_patch16_224": {"depth": 2}, "cait_xxs24_224": {"depth": 2},
-    "mixer_s32_224": {"num_blocks": 2}, "gmlp_ti16_224": {"num_blocks": 2}, "resmlp_12_224": {"num_blocks": 2},
+    "mixer_s32_224": {"num_blocks": 2}, "gmlp_ti16_224": {"num_blocks": 2}, "resmlp_12_224": {},
     "xcit_nano_12_p16_224": {"depth": 2}, "swin_tiny_patch4_window7_224": {"depths": (1, 1, 1, 1), "window_size": 2},
 }  # fmt: skip
 _TIMM_AT_64 = ("edgenext_xx_small", "mobilevit_xxs", "pvt_v2_b0", "poolformer_s12", "fastvit_t8")

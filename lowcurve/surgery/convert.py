@@ -29,6 +29,7 @@ from lowcurve.surgery.replace import (
 from lowcurve.surgery.report import Change, ConversionReport, where
 from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
+from lowcurve.surgery.simplify import simplify
 from lowcurve.surgery.trace import activation_functions, separate_activations
 from lowcurve.surgery.untouched import attention_parts, last_layers, skipped
 
@@ -67,6 +68,8 @@ def convert(
     before, model = model, checks.copied(model)
     run = probe(model, example_input)
     untouched = {**attention_parts(model, run), **skipped(model, skip)}
+    if simplify(model, untouched):
+        run = probe(model, example_input)
     refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:

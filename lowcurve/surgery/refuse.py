@@ -123,6 +123,8 @@ def _(module: nn.LeakyReLU, run: Probe) -> Iterator[tuple[str, str]]:
 def _(module: BatchNorm, run: Probe) -> Iterator[tuple[str, str]]:
     if not module.track_running_stats:
         yield "batchnorm", "without running statistics it has no eval-mode constant; set track_running_stats=True"
+    if type(module).forward not in (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward):
+        yield "batchnorm", "its own forward does more than normalize; use nn.BatchNorm1d or 2d, or batchnorm=False"
 
 
 @_unmet.register(nn.Linear)

@@ -29,7 +29,9 @@ ABOUT = {
 FIELDS = {
     **dict.fromkeys(("link", "name", "authors", "dataset", "venue", "architecture", "eps", "clean_acc"), str),
     **dict.fromkeys(("reported", "autoattack_acc", "footnote"), str),
-    **{"additional_data": bool, "number_forward_passes": int, "unreliable": bool},
+    "additional_data": bool,
+    "number_forward_passes": int,
+    "unreliable": bool,
 }
 
 
