@@ -111,11 +111,25 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
     return logits_of(ask(model, x.clone()))
 
 
-def page(rows: list[Row]) -> str:
-    """Return the table in Markdown."""
-    done = sum(row.passed == len(STAGES) for row in rows)
+def line(row: Row) -> str:
+    """Return the row in Markdown."""
+    entry, result = row.entry, "✓" if row.passed == len(STAGES) else _short(row.reason)
+    folded = f"{row.folded:.0e}" if row.passed > STAGES.index("fold") else ""
+    replaced = row.replaced.replace("spectral norm", "normalized")
+    left = row.left if row.passed else ""
+    size = f"{row.parameters / 1e6:.2g} M"
+    return f"| {title(entry)} | {entry.side} | {size} | {replaced} | {left} | {folded} | {result} |"
+
+
+def title(entry: Entry) -> str:
+    return f"{entry.library} `{entry.name}`"
+
+
+def page(lines: dict[str, str]) -> str:
+    """Return the whole page; `lines` are those of the table, by title."""
+    done = sum(text.endswith("| ✓ |") for text in lines.values())
     libraries = ", ".join(f"{name} {metadata.version(name)}" for name in MAKERS)
-    lines = [
+    text = [
         "# Zoo: networks of others",
         "",
         f"`python -m scripts.zoo` takes each network through {' → '.join(STAGES)}: surgery by `lc.convert`,",
@@ -123,21 +137,20 @@ def page(rows: list[Row]) -> str:
         "folded network, which `lc.load` brings back from a new original. New weights, small variants, small images;",
         f"torch {torch.__version__.partition('+')[0]}, {libraries}, one thread.",
         "",
-        f"**{done} of {len(rows)} go all the way**; the others are refused for the reason given. *folded* is the",
+        f"**{done} of {len(lines)} go all the way**; the others are refused for the reason given. *folded* is the",
         "largest difference of logits, relative to the largest logit; *normalized* are linear layers and convolutions.",
         "",
         "| network | image | parameters | replaced | left | folded | |",
         "|---|---|---|---|---|---|---|",
+        *(lines[name] for name in map(title, ENTRIES) if name in lines),
     ]
-    for row in rows:
-        result = "✓" if row.passed == len(STAGES) else _short(row.reason)
-        folded = f"{row.folded:.0e}" if row.passed > STAGES.index("fold") else ""
-        replaced = row.replaced.replace("spectral norm", "normalized")
-        lines.append(
-            f"| {row.entry.library} `{row.entry.name}` | {row.entry.side} | {row.parameters / 1e6:.2g} M | {replaced} "
-            f"| {row.left if row.passed else ''} | {folded} | {result} |"
-        )
-    return "\n".join(lines) + "\n"
+    return "\n".join(text) + "\n"
+
+
+def known() -> dict[str, str]:
+    """Return the lines of the table as it is."""
+    text = PAGE.read_text().splitlines() if PAGE.exists() else []
+    return {row.split(" | ")[0].removeprefix("| "): row for row in text if "`" in row and row.startswith("| ")}
 
 
 def _short(reason: str) -> str:
@@ -147,18 +160,16 @@ def _short(reason: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="networks to try; nothing is written then")
+    parser.add_argument("names", nargs="*", help="networks to try again; all if there are none")
     chosen = parser.parse_args().names
     torch.set_num_threads(1)
-    rows = []
+    lines = known() if chosen else {}
     for entry in ENTRIES:
         if not chosen or entry.name in chosen:
-            rows.append(walk(entry))
-            print(
-                f"{rows[-1].seconds:6.1f} s  {entry.library} {entry.name}: {rows[-1].reason[:600] or '✓'}", flush=True
-            )
-    if not chosen:
-        PAGE.write_text(page(rows))
+            row = walk(entry)
+            print(f"{row.seconds:6.1f} s  {entry.library} {entry.name}: {row.reason[:600] or '✓'}", flush=True)
+            lines[title(entry)] = line(row)
+            PAGE.write_text(page(lines))
 
 
 if __name__ == "__main__":

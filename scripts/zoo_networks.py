@@ -54,13 +54,13 @@ MAKERS: dict[str, Callable[[Entry], nn.Module]] = {
 
 _TIMM = (
     "test_resnet", "test_vit", "test_efficientnet", "test_convnext", "test_byobnet", "test_mambaout", "test_nfnet",
-    "resnet10t", "resnet18", "seresnet18", "regnetx_002", "regnety_002", "mobilenetv2_035", "mobilenetv3_small_050",
-    "tinynet_e", "mnasnet_small", "ghostnet_050", "lcnet_035", "starnet_s050", "efficientnet_lite0", "convnext_atto",
-    "convnextv2_atto", "repvgg_a0", "mobileone_s0", "dla46_c", "resnest14d", "nf_regnet_b0",
+    "tinynet_e", "lcnet_035", "mobilenetv3_small_050", "mobilenetv2_035", "mnasnet_small", "starnet_s050",
+    "ghostnet_050", "resnet10t", "regnetx_002", "regnety_002", "efficientnet_lite0", "convnext_atto",
+    "convnextv2_atto", "mobileone_s0", "nf_regnet_b0", "resnet18",
 )  # fmt: skip
 _TIMM_WITH_SIZE = {  # networks whose layers depend on the size of images
     "vit_tiny_patch16_224": {"depth": 2}, "deit_tiny_patch16_224": {"depth": 2}, "cait_xxs24_224": {"depth": 2},
-    "mixer_s32_224": {"num_blocks": 2}, "gmlp_ti16_224": {"num_blocks": 2}, "resmlp_12_224": {},
+    "mixer_s32_224": {}, "gmlp_ti16_224": {}, "resmlp_12_224": {},
     "xcit_nano_12_p16_224": {"depth": 2}, "swin_tiny_patch4_window7_224": {"depths": (1, 1, 1, 1), "window_size": 2},
 }  # fmt: skip
 _TIMM_AT_64 = ("edgenext_xx_small", "mobilevit_xxs", "pvt_v2_b0", "poolformer_s12", "fastvit_t8")
@@ -96,11 +96,11 @@ _PYTORCHCV = (
 )  # fmt: skip
 
 ENTRIES = [
-    *(Entry("timm", name, 32) for name in _TIMM),
-    *(Entry("timm", name, 32, {"img_size": 32, **options}) for name, options in _TIMM_WITH_SIZE.items()),
-    *(Entry("timm", name, 64) for name in _TIMM_AT_64),
     *(Entry("transformers", name, options.get("image_size", 32), options) for name, options in _TRANSFORMERS.items()),
     *(Entry("pytorchcv", name, 32) for name in _PYTORCHCV),
+    *(Entry("timm", name, 32, {"img_size": 32, **options}) for name, options in _TIMM_WITH_SIZE.items()),
+    *(Entry("timm", name, 32) for name in _TIMM),
+    *(Entry("timm", name, 64) for name in _TIMM_AT_64),
 ]
 
 
