@@ -6,7 +6,7 @@ does not fit there goes on a line below it.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -66,14 +66,13 @@ def bars() -> Iterator[Bars]:
         yield display
 
 
-def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+def track(items: Iterable[T], description: str) -> Iterator[T]:
     """Iterate over `items` behind a progress bar.
 
     >>> list(track([1, 2], "counting"))
     [1, 2]
     """
-    if total is None and hasattr(items, "__len__"):
-        total = len(items)  # type: ignore[arg-type]
+    total = len(items) if isinstance(items, Sized) else None
     with bars() as display:
         task = display.add_task(description, total=total, note="")
         for item in items:

@@ -3,7 +3,7 @@
 import torch
 
 
-def generator(seed: int, *keys: int, device: torch.device | str = "cpu") -> torch.Generator:
+def generator(seed: int, *keys: int) -> torch.Generator:
     """Return a generator fixed by `seed` and further integers such as an epoch or a sample's index.
 
     >>> a = torch.rand(2, generator=generator(0, 5)); b = torch.rand(2, generator=generator(0, 5))
@@ -13,4 +13,4 @@ def generator(seed: int, *keys: int, device: torch.device | str = "cpu") -> torc
     mixed = seed
     for key in keys:
         mixed = (mixed * 6364136223846793005 + key + 1442695040888963407) % 2**63
-    return torch.Generator(device=device).manual_seed(mixed)
+    return torch.Generator().manual_seed(mixed)

@@ -8,6 +8,8 @@ from torch import Tensor
 from lowcurve.linalg.lanczos import orthogonalize
 from lowcurve.linalg.linear_map import LinearMap
 
+MOST = 1000  # products with WᵀW
+
 
 @dataclass(frozen=True)
 class SingularPair:
@@ -26,7 +28,6 @@ def largest_singular(
     weight: Tensor,
     start: Tensor,
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
     basis_size: int = 20,
 ) -> SingularPair:
     """Find σ₁(W) from below by restarted Lanczos on WᵀW with full reorthogonalisation.
@@ -52,7 +53,7 @@ def largest_singular(
         if sigma == 0:
             return SingularPair(0.0, u, v.view(shape), 0.0, iterations)
         residual = float((linear_map.adjoint(weight, u).flatten() - sigma**2 * v).norm()) / sigma
-        if residual <= tolerance * sigma or iterations >= max_iterations:
+        if residual <= tolerance * sigma or iterations >= MOST:
             return SingularPair(scale * sigma, u / sigma, v.view(shape), scale * residual, iterations)
 
 

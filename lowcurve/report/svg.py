@@ -68,10 +68,10 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def layer_chart(groups: dict[str, dict[str, float]], y_label: str, log: bool = True) -> str:
-    """Return a chart with one line of marks per group over named positions, such as β over the layers."""
+def layer_chart(groups: dict[str, dict[str, float]], y_label: str) -> str:
+    """Return a chart, logarithmic, with one line of marks per group over named positions, such as β over the layers."""
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
-    y = Axis([value for values in groups.values() for value in values.values()], HEIGHT - BOTTOM, TOP, log)
+    y = Axis([value for values in groups.values() for value in values.values()], HEIGHT - BOTTOM, TOP, log=True)
     x = Axis([0, len(names) - 1 or 1], _left(y), WIDTH - RIGHT, log=False)
     parts = [_frame(x, y, "layer, first to last", y_label, x_ticks=False)]
     for position, (label, values) in enumerate(groups.items()):
