@@ -95,6 +95,7 @@ DEMO = Experiment(
         Claim(
             "GradReg does not take from that",
             "margin_curvature_median[lcnn+gradreg] / margin_curvature_median[standard] <= 0.33",
+            OURS,
         ),
         # Two accuracies of 98 % on 359 samples differ by up to 2 points by chance.
         Claim("LCNN loses no accuracy, as far as 359 samples tell", "accuracy[lcnn] − accuracy[standard] >= -2"),

@@ -15,8 +15,8 @@ SCALE = 600  # pixels per unit
 TEXTS = {
     "slider": "Sharpness β of the activations",
     "caption": "Decision boundary (line) and probability of the second class (shades) of small networks trained on two "
-    "moons. Move the slider, or use the arrow keys, from nearly linear networks (low β) to the standard network "
-    "(β = 1000).",
+    "moons. Move the slider, or use the arrow keys, from nearly linear networks (low β) over the low-curvature one to "
+    "the standard network (β = 1000), whose boundary has corners.",
 }
 LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -78,7 +78,8 @@ def extend(measured: Measured) -> dict[str, Any]:
         return {"curves": curves}
     nets.sort(key=lambda net: net["order"])
     width, height = round((BOX[1] - BOX[0]) * SCALE), round((BOX[3] - BOX[2]) * SCALE)
-    outlines = {"nets": nets, "start": 0, "width": width, "height": height, "points": _points(), **TEXTS}
+    start = next((place for place, net in enumerate(nets) if net["row"] == _LOW.key), 0)
+    outlines = {"nets": nets, "start": start, "width": width, "height": height, "points": _points(), **TEXTS}
     return {"curves": curves, "extra": {"outlines": outlines}}
 
 
