@@ -8,6 +8,7 @@ compiles and exports (`torch.export`, ONNX) where lowcurve is not installed.
 
 import copy
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +25,17 @@ from lowcurve.layers.traits import plain
 from lowcurve.surgery.graphs import graph_module, keep_attributes
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.inlined import inlined_graph, is_inlined
+from lowcurve.surgery.merge import merge_batchnorms
 from lowcurve.surgery.pretrained import guard
 from lowcurve.surgery.record import forget, remember_fold
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
-def fold(model: nn.Module) -> nn.Module:
+def fold(model: nn.Module, example_input: Any = None) -> nn.Module:
     """Return a copy of `model` in eval mode, with the same eval-mode outputs and no class of lowcurve in it.
+
+    With an `example_input`, a batch as the model takes it, batch norms are merged into the convolutions before them: a
+    fifth faster, and no longer fit to be trained.
 
     >>> plain = fold(nn.Sequential(CenteredSoftplus(init_beta=1.0)))
     >>> plain(torch.tensor([0.0, 100.0])).tolist()
@@ -38,8 +43,10 @@ def fold(model: nn.Module) -> nn.Module:
     """
     checks.modules(model=model)
     result = _plain(checks.copied(model).eval(), {})
+    if example_input is not None:
+        merge_batchnorms(result, example_input)
     if any(is_ours(module) or parametrize.is_parametrized(module) for module in model.modules()):
-        remember_fold(model, result)
+        remember_fold(model, result, example_input)
         guard(result)
     return result
 

@@ -17,14 +17,14 @@ def remember(before: nn.Module, model: nn.Module, example_input: Any, options: M
     _add(before, model, {"input": _describe(example_input), **options})
 
 
-def remember_fold(before: nn.Module, model: nn.Module) -> None:
+def remember_fold(before: nn.Module, model: nn.Module, example_input: Any) -> None:
     """Note on `model` that it was made from `before` by `fold`, with the numbers that are in its code now."""
     baked = {
         name: {key: value.double().tolist() for key, value in module.state_dict().items()}
         for name, module in before.named_modules()
         if any(item.kind == "beta" for item in learned(module))
     }
-    _add(before, model, {FOLD: baked})
+    _add(before, model, {FOLD: baked, "input": _describe(example_input)})
 
 
 def _add(before: nn.Module, model: nn.Module, note: dict[str, Any]) -> None:
@@ -74,6 +74,8 @@ def example(description: Any) -> Any:
     >>> example({"dtype": "float32", "shape": [1, 2]})
     tensor([[0., 0.]])
     """
+    if description is None:
+        return None
     if isinstance(description, list):
         return tuple(example(part) for part in description)
     if "arguments" in description:

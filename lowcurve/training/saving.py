@@ -104,7 +104,7 @@ def _converted(net: nn.Module, notes: list[dict[str, Any]], folder: Path) -> nn.
         try:
             if FOLD in note:
                 restore(net, note[FOLD])
-                net = fold(net)
+                net = fold(net, example(note.get("input")))
                 continue
             options = {"last_layer": "unit", **note}  # as it was before notes told
             batch = example(options.pop("input"))

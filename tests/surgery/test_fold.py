@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import lowcurve
 from lowcurve import MODELS, AveragedResidual, CenteredSoftplus, LipschitzBatchNorm1d, Normalize, convert, fold
 from lowcurve.layers.chain import Chain
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus
@@ -137,3 +138,31 @@ def test_hooks_stay(layer: nn.Module) -> None:
     layer.register_forward_hook(lambda module, inputs, output: 2 * output)
     layer.register_forward_pre_hook(lambda module, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True)
     assert torch.allclose(fold(model)(x), model(x), atol=1e-6)
+
+
+def test_merged_batch_norms_are_gone_where_they_alone_read_a_convolution():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Conv2d(3, 3, 1) for _ in range(3))
+            self.bn_a, self.bn_b, self.bn_c = (as_if_trained(nn.BatchNorm2d(3)) for _ in range(3))
+
+        def forward(self, x):
+            x = self.bn_a(self.a(x))
+            y = self.b(x)
+            return self.bn_c(self.c(self.bn_b(y) + y))
+
+    net = Shared().eval()
+    net.bn_c.register_forward_hook(lambda module, inputs, output: output + 1)
+    merged = fold(net, SMALL)
+    kinds = [type(layer) for layer in (merged.bn_a, merged.bn_b, merged.bn_c)]
+    assert kinds == [nn.Identity, nn.BatchNorm2d, nn.BatchNorm2d]  # read alone; read by two; listened to
+    torch.testing.assert_close(merged(SMALL), net(SMALL), rtol=1e-4, atol=1e-5)
+    assert type(net.bn_a) is nn.BatchNorm2d
+
+
+def test_a_merged_model_is_saved_and_comes_back_from_its_original(tmp_path):
+    net = as_if_trained(MODELS["resnet18"](width=4, num_classes=5, image_size=8))
+    merged = fold(convert(net, SMALL)[0], SMALL)
+    lowcurve.save(merged, tmp_path / "saved")
+    torch.testing.assert_close(lowcurve.load(tmp_path / "saved", model=net)(SMALL), merged(SMALL))

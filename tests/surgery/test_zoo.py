@@ -93,3 +93,12 @@ def test_attention_is_reported_and_left():
         for path, value in model.named_parameters():
             if path.startswith(tuple(change.name + "." for change in left)):
                 assert torch.equal(value, kept[path])
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if isinstance(ZOO[name][1], torch.Tensor)])
+def test_merged_batch_norms_change_no_output(name):
+    model, example = converted(name)[0], ZOO[name][1]
+    merged = fold(model, example)
+    with torch.no_grad():
+        expected, found = logits(model.eval()(example)), logits(merged(example))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
