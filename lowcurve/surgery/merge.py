@@ -28,11 +28,10 @@ def merge_batchnorms(model: nn.Module, example_input: Any) -> None:
         norm: Any = run.reader(layer)
         if norm is None or type(norm) is not _PAIRS[type(layer)] or _heard(layer) or _heard(norm):
             continue
-        if norm.running_var is None or len(places[layer]) != 1 or len(places[norm]) != 1:
+        mean, var = norm.running_mean, norm.running_var
+        if mean is None or var is None or len(places[layer]) != 1 or len(places[norm]) != 1:
             continue
-        weight, bias = fuse_conv_bn_weights(
-            layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-        )
+        weight, bias = fuse_conv_bn_weights(layer.weight, layer.bias, mean, var, norm.eps, norm.weight, norm.bias)
         layer.register_parameter("weight", weight)
         layer.register_parameter("bias", bias)
         for owner, slot in places[norm]:
