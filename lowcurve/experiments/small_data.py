@@ -54,8 +54,8 @@ TABLE = Experiment(
     columns=COLUMNS,
     claims=tuple(
         Claim(
-            f"An LCNN is more accurate with {100 * share:g} % of the images",
-            f"accuracy[lcnn-{100 * share:g}] − accuracy[standard-{100 * share:g}] >= 0",
+            f"An LCNN is more accurate with {100 * share:g} % of the images, by a point at least",
+            f"accuracy[lcnn-{100 * share:g}] − accuracy[standard-{100 * share:g}] >= 1",
             OURS,
         )
         for share in SHARES
