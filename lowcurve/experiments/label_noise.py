@@ -40,7 +40,8 @@ ROWS = {(method, share): f"{method}-{100 * share:g}" for share in SHARES for met
 
 
 def _row(method: str, share: float) -> Row:
-    settings: Mapping[str, Any] = {"train.epochs": EPOCHS, "data.wrong_labels": share, "data.augmentation": ()}
+    training = {"train.epochs": EPOCHS, "train.evaluate_every": EPOCHS}
+    settings: Mapping[str, Any] = {**training, "data.wrong_labels": share, "data.augmentation": ()}
     return Row(ROWS[method, share], f"{LABELS[method]}, {100 * share:g} % wrong", method, settings, ours=True)
 
 
