@@ -6,7 +6,7 @@ does not fit there goes on a line below it.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -66,15 +66,22 @@ def bars() -> Iterator[Bars]:
         yield display
 
 
-def track(items: Iterable[T], description: str) -> Iterator[T]:
-    """Iterate over `items` behind a progress bar.
+def track(
+    items: Iterable[T],
+    description: str,
+    *,
+    size: Callable[[T], int] = lambda item: 1,
+    note: Callable[[T], str] = lambda item: "",
+) -> Iterator[T]:
+    """Iterate over `items` behind a progress bar that counts `size` for each, and shows its `note` while it is at work.
 
     >>> list(track([1, 2], "counting"))
     [1, 2]
     """
-    total = len(items) if isinstance(items, Sized) else None
+    total = sum(map(size, items)) if isinstance(items, Sized) else None
     with bars() as display:
         task = display.add_task(description, total=total, note="")
         for item in items:
+            display.update(task, note=note(item))
             yield item
-            display.advance(task)
+            display.advance(task, size(item))

@@ -73,7 +73,7 @@ _TRANSFORMERS = {
     "ConvNextV2": {"num_stages": 2, **_DEPTHS},
     "MobileNetV1": {"depth_multiplier": 0.25, "min_depth": 4, "image_size": 32},
     "MobileNetV2": {"depth_multiplier": 0.25, "min_depth": 4, "image_size": 32},
-    "EfficientNet": {"width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 32, "image_size": 32},
+    "EfficientNet": {"width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 128, "image_size": 32},
     "ViT": {"image_size": 32, "patch_size": 8, **_ATTENTION},
     "DeiT": {"image_size": 32, "patch_size": 8, **_ATTENTION},
     "Beit": {"image_size": 32, "patch_size": 8, **_ATTENTION},
@@ -83,7 +83,7 @@ _TRANSFORMERS = {
         "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1], "drop_path_rate": 0.0,
         **_DEPTHS,
     },
-    "Bit": {"embedding_size": 32, "depths": [1, 1], "hidden_sizes": [32, 64]},
+    "Bit": {"embedding_size": 32, "depths": [1, 1], "hidden_sizes": [128, 256]},
     "MobileViT": {
         "image_size": 64, "hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 24, 32, 40, 64],
         "num_attention_heads": 2,

@@ -59,7 +59,8 @@ def _complete(job: "_Job", storage: Storage | None, radii: Sequence[float], batc
     done = {(row.attack, row.steps, row.eps, row.sample) for row in rows}
     batches = torch.arange(len(job.split)).split(batch_size)
     parts = [(name, eps, batch) for batch in batches for name in job.budgets for eps in radii]
-    for name, eps, batch in track(parts, "attacking"):
+    shown = track(parts, "attacking", size=lambda part: len(part[2]), note=lambda part: f"{part[0]} at {part[1]:g}")
+    for name, eps, batch in shown:
         missing = [i for i in batch.tolist() if (name, job.budgets[name], eps, i) not in done]
         if missing:
             new = job.rows(name, eps, missing)

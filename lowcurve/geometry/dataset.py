@@ -123,7 +123,7 @@ def measure(
     parts = rows.read() if rows else []
     first = split.batch(chosen[:1])[0].to(device)
     warn_of_kinks(kinks(model, checked_inputs(first)), stand_in)
-    for indices in track(batches[len(parts) :], description):
+    for indices in track(batches[len(parts) :], description, size=len):
         x, y = (tensor.to(device) for tensor in split.batch(indices))
         parts.append({"index": indices, "label": y.cpu(), **_measure_batch(model, x, y, of, settings)})
         if rows:
