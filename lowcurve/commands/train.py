@@ -70,14 +70,13 @@ def _fine_tuning(source: str | None, changes: list[str]) -> "Config":
     """Return the recipe that makes the network of a run smooth, on the data and in the batches of that run."""
     from lowcurve.errors import UserError
     from lowcurve.training.fine_tuning import fine_tuning_of
-    from lowcurve.training.runs import load_config
 
     if source is None or not Path(source).is_dir():
         raise UserError(
             "expected a recipe, such as cifar10-resnet18-lcnn, or --from RUN alone to fine-tune that run; for a model "
             "of your own name the data too: lowcurve train cifar10-fine-tune --from package:factory"
         )
-    return fine_tuning_of(load_config(source), changes)
+    return fine_tuning_of(Path(source), changes)
 
 
 def _is_of_a_run(recipe: Path) -> bool:

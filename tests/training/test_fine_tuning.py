@@ -129,12 +129,9 @@ class TestOfARun:
         return train(parse_config({**names, "data": data, "model": {"name": "vgg11", "width": 4}, "train": settings}))
 
     def test_the_recipe_takes_data_and_batches_from_it(self, source: Run) -> None:
-        config = fine_tuning_of(source.config, [f"model.from='{source.folder}'", "method.name=lcnn"])
-        assert (config.run_name, config.data, config.output) == (
-            "mine-fine-tune",
-            source.config.data,
-            source.folder.parent,
-        )
+        config = fine_tuning_of(source.folder, ["method.name=lcnn"])
+        assert (config.run_name, config.output) == ("mine-fine-tune", source.folder.parent)
+        assert config.data == source.config.data and config.model.source == str(source.folder)
         assert (config.train.batch_size, config.train.channels_last, config.train.epochs) == (32, True, 1)
         assert config.method.init_beta >= 50 and config.train.final_beta is not None
         named = read_config("digits-fine-tune", ["model.from=a:b"])

@@ -1,4 +1,4 @@
-"""Every recipe with a name is valid and says what its name says; so does the file that is written by hand."""
+"""Every recipe with a name is valid and says what its name says."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lowcurve.cli import app
+from lowcurve.data import DATASETS
 from lowcurve.errors import UserError
 from lowcurve.methods import METHODS
 from lowcurve.training.config import Config, read_config
@@ -71,6 +72,11 @@ def test_the_command_trains_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "digits-mlp-lcnn" / "summary.json").is_file()
 
 
-def test_the_example_of_fine_tuning_is_valid() -> None:
-    config = read_config(Path(__file__).parents[2] / "recipes" / "cifar10-resnet18-fine-tune.toml")
-    assert (config.method.gradient, config.train.epochs) == ("finite", 5)
+def test_every_data_set_has_a_recipe_for_fine_tuning() -> None:
+    for data in DATASETS:
+        config = read_config(f"{data}-fine-tune", ["model.from=package:factory"])
+        assert (config.run_name, config.data.name, config.model.source) == (
+            f"{data}-fine-tune",
+            data,
+            "package:factory",
+        )
