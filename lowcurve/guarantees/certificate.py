@@ -32,6 +32,7 @@ from lowcurve.types import Certificate
 _ELEMENTS = 2e7  # numbers held at once for the slopes M_i of a batch
 
 
+@torch.inference_mode(False)  # expansions are derivatives
 def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> Certificate:
     """Return for each sample a radius within which no input is classified differently from y.
 
@@ -47,6 +48,7 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     checks.samples(x)
     checks.labels(y, x)
     checks.flag(local=local)
+    x = x.clone()  # one made in inference mode cannot be differentiated
     _check_logits(model, x)
     y = y.long().clone()
     arithmetic(model, x)  # refuse before the long work

@@ -43,6 +43,7 @@ METHOD = "slopes at x, curvature and reach in the ball"
 _FARTHEST = 1e6  # no radius is larger
 
 
+@torch.inference_mode(False)  # expansions are derivatives
 def explanation_bound(
     model: nn.Module, x: Tensor, y: Tensor | None, radius: float | Tensor, *, of: str | int = "margin"
 ) -> ExplanationBound:
@@ -63,7 +64,7 @@ def explanation_bound(
     (0.2, 0.2, 0.9798)
     """
     checks.usable(model)
-    x = checked_inputs(x)
+    x = checked_inputs(x).clone()  # one made in inference mode cannot be differentiated
     if not len(x):
         raise UserError("expected at least one sample, got an empty batch")
     checked_function(of)

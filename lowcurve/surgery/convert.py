@@ -8,6 +8,7 @@ becomes is in `rules`; `docs/conversion.md` explains it.
 from collections.abc import Collection, Container
 from typing import Any
 
+import torch
 from torch import nn
 
 from lowcurve import checks
@@ -34,6 +35,7 @@ from lowcurve.surgery.trace import activation_functions, separate_activations
 from lowcurve.surgery.untouched import attention_parts, last_layers, skipped
 
 
+@torch.inference_mode(False)  # or its copy of the weights could never be trained
 def convert(
     model: nn.Module,
     example_input: Any,

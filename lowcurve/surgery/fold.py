@@ -31,6 +31,7 @@ from lowcurve.surgery.record import forget, remember_fold
 from lowcurve.surgery.rewrite import ChildrenAreLeaves
 
 
+@torch.inference_mode(False)  # or what it returns could never be trained on
 def fold(model: nn.Module, example_input: Any = None) -> nn.Module:
     """Return a copy of `model` in eval mode, with the same eval-mode outputs and no class of lowcurve in it.
 
