@@ -1,4 +1,4 @@
-"""Public functions inside `torch.inference_mode`, where Lightning and others validate: the same numbers, live weights."""
+"""Public functions inside `torch.inference_mode`, where Lightning and others validate: same numbers, live weights."""
 
 import pytest
 import torch
