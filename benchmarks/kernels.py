@@ -16,7 +16,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lowcurve.kernels.triton import affine, norm_gradient, norm_second, norm_value, scales, softplus, unit
+from lowcurve.kernels.triton import (
+    affine,
+    follow_kernels,
+    norm_gradient,
+    norm_second,
+    norm_value,
+    scales,
+    softplus,
+    unit,
+)
 
 TARGETS = {
     "sm_75 (Turing)": GPUTarget("cuda", 75, 32),
@@ -28,10 +37,27 @@ TARGETS = {
 # Tensors that are float32 whatever the others are.
 _SINGLE = {"log_beta", "mean", "invstd", "sums", "partial", "running_mean", "running_var", "weight", "bias", "sigma"}
 _SINGLE |= {"in_weight", "in_bias", "t_hat", "t_sum", "in_beta", "var"}
-_SINGLE_BESIDE_TABLES = {"partial", "sigma", "eps", "gains", "factors", "in_gammas"}
+_MODULES = (softplus, norm_value, norm_gradient, norm_second, affine, scales, unit, follow_kernels)
+# In modules whose other arguments are tables of numbers and addresses: what is float32, and numbers.
+_SINGLE_BESIDE_TABLES = {
+    "partial",
+    "sigma",
+    "eps",
+    "gains",
+    "factors",
+    "in_gammas",
+    "u",
+    "v",
+    "before",
+    "grain",
+    "basis",
+}
+_SINGLE_BESIDE_TABLES |= {"squares", "squares_u", "squares_v", "squares_before", "squares_first"}
+_NUMBERS_BESIDE_TABLES = {"count_u", "count_v", "total"}
 _NUMBERS = dict.fromkeys(("shift", "factor", "momentum", "eps"), "fp32")
 _INTEGERS = {"size", "positions", "channels", "length", "stride_n", "stride_c", "stride_l", "per_part"}
-_CONSTANTS = {"BLOCK": 1024, "PARTS": 16, "P": 32, "C": 32, "MOST": 1024}  # and every flag on
+_CONSTANTS = {"BLOCK": 1024, "PARTS": 16, "P": 32, "C": 32, "MOST": 1024}
+_CONSTANTS |= {"T": 32, "BLOCKS": 1024, "STEPS": 16, "SIZE": 16, "SQUARINGS": 12}  # and every flag on
 
 
 @dataclass(frozen=True)
@@ -46,7 +72,7 @@ class Compiled:
 
 def compile_all(target: str, dtype: str) -> Iterator[Compiled]:
     """Compile every kernel for one target with every option on."""
-    for module in (softplus, norm_value, norm_gradient, norm_second, affine, scales, unit):
+    for module in _MODULES:
         for name, kernel in vars(module).items():
             if name.endswith("_kernel") and kernel.__module__ == module.__name__:
                 yield _compile(f"{module.__name__.rpartition('.')[2]}.{name}", kernel, TARGETS[target], dtype)
@@ -54,7 +80,7 @@ def compile_all(target: str, dtype: str) -> Iterator[Compiled]:
 
 def _compile(name: str, kernel: Any, target: GPUTarget, dtype: str) -> Compiled:
     constants = {p.name: _CONSTANTS.get(p.name, True) for p in kernel.params if p.is_constexpr}
-    tables = name.startswith(("unit", "scales"))
+    tables = name.startswith(("unit", "scales", "follow"))
     types = {p.name: "constexpr" if p.is_constexpr else _type(p.name, dtype, tables) for p in kernel.params}
     made = triton.compile(ASTSource(kernel, types, constexprs=constants), target=target)
     if target.backend == "cuda":
@@ -68,7 +94,7 @@ def _compile(name: str, kernel: Any, target: GPUTarget, dtype: str) -> Compiled:
 
 def _type(name: str, dtype: str, tables: bool) -> str:
     if tables:
-        return "*fp32" if name in _SINGLE_BESIDE_TABLES else "*i64"
+        return "i32" if name in _NUMBERS_BESIDE_TABLES else "*fp32" if name in _SINGLE_BESIDE_TABLES else "*i64"
     if name in _NUMBERS:
         return _NUMBERS[name]
     if name in _INTEGERS:

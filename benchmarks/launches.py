@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import lowcurve as lc
-from lowcurve.methods import build
+from lowcurve.linalg.together import DIMENSIONS
+from lowcurve.methods import Coefficients, build, find_method
 from lowcurve.training.step import training_step
 
 # Views, and memory that nobody fills.
@@ -40,7 +41,8 @@ FREE |= {
 FREE |= {"empty", "empty_like", "new_empty", "empty_strided", "_reshape_alias", "resize_", "set_", "is_same_size"}
 FREE |= {"chunk", "view_as", "expand_as", "unfold"}
 # Kernels of one operator: batch norm sums over channels first, in PyTorch's own implementation too; gradients of
-# convolutions in input and weight are two; a sum of parts follows the gradient of softplus.
+# convolutions in input and weight are two; a sum of parts follows the gradient of softplus; unit weights need their
+# norms first; singular vectors are followed in so many steps.
 KERNELS = {
     "native_batch_norm": 2,
     "native_batch_norm_backward": 2,
@@ -52,6 +54,7 @@ KERNELS = {
     "softplus_second": 2,
     "unit_weights": 2,
     "unit_weights_gradient": 2,
+    "follow": 2 * DIMENSIONS + 6,
 }
 WAITS = {"_local_scalar_dense", "nonzero"}
 
@@ -127,8 +130,10 @@ def steps(rows: list[str], width: int, batch: int) -> dict[str, Callable[[], obj
         F.cross_entropy(plain(x), y).backward()
 
     def ours(name: str) -> Callable[[], object]:
-        net = build(name, "resnet18", (3, 32, 32), 10, width=width).train()
-        return lambda: training_step(net, x, y, name)
+        method = find_method(name)
+        numbers = Coefficients(method.coefficients)
+        net = build(method, "resnet18", (3, 32, 32), 10, width=width).train()
+        return lambda: training_step(net, x, y, method, numbers)
 
     def own_loop(penalized: bool) -> Callable[[], object]:
         net = lc.convert(build("relu", "resnet18", (3, 32, 32), 10, width=width), x[:2])[0].train()

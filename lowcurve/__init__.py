@@ -25,6 +25,7 @@ _EXPORTS = {
     # loss terms
     "curvature_penalty": "objectives.curvature",
     "gradient_penalty": "objectives.gradient",
+    "fast_double_backward": "kernels.replace",
     # geometry: what is measured
     "curvature": "geometry.curvature",
     "gradient_stability": "geometry.stability",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from lowcurve.guarantees.operator_norm import operator_norm as operator_norm
     from lowcurve.guarantees.operator_norm import operator_norm_bound as operator_norm_bound
     from lowcurve.guarantees.summary import bounds as bounds
+    from lowcurve.kernels.replace import fast_double_backward as fast_double_backward
     from lowcurve.layers.batchnorm import LipschitzBatchNorm1d as LipschitzBatchNorm1d
     from lowcurve.layers.batchnorm import LipschitzBatchNorm2d as LipschitzBatchNorm2d
     from lowcurve.layers.lipschitz import LipschitzResidual as LipschitzResidual

@@ -58,6 +58,8 @@ class Method:
         return self.activation == "learned" or self.spectral or self.batchnorm
 
 
+Coefficients = dict[str, Any]  # a method's numbers by name, where they differ from the terms' defaults
+
 ACTIVATIONS: dict[str | None, Callable[[], nn.Module]] = {
     None: partial(nn.Softplus, beta=1000.0),
     "relu": nn.ReLU,

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from lowcurve import checks
 from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.convolution import convolution
 from lowcurve.kernels.engine import is_transformed
@@ -21,6 +22,7 @@ from lowcurve.kernels.softplus import fixed_softplus, replaces_softplus
 class fast_double_backward(TorchFunctionMode):
     """Context: forwards inside build graphs whose gradients are cheap to differentiate (GradReg, CURE, HVPs).
 
+    Values and gradients are PyTorch's own. A converted model whose input needs a gradient enters it by itself.
     Where no gradient will be differentiated, `twice=False` leaves convolutions to PyTorch.
 
     >>> x, w = torch.ones(1, 1, 4, 4, requires_grad=True), torch.ones(1, 1, 3, 3)
@@ -34,6 +36,7 @@ class fast_double_backward(TorchFunctionMode):
 
     def __init__(self, twice: bool = True) -> None:
         super().__init__()
+        checks.flag(twice=twice)
         self.replacements = _TWICE if twice else _ONCE
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

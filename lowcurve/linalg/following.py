@@ -6,7 +6,7 @@ span from the last vector and a fixed grain, which has a part in every direction
 operator, `lowcurve::follow`. On a CPU these are ten dimensions, and the next ten until it has settled: plain
 convolutions of images in one compiled call, others one by one; for the smallest maps, and small ones that are no such
 convolutions, the Gram matrix is squared ten times. Elsewhere nobody may ask how far it has come: all layers take the
-same steps together (`linalg/together.py`).
+same steps together (`linalg/together.py`), on GPUs by kernels for all of them.
 """
 
 import math
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from lowcurve.compat import foreach
 from lowcurve.kernels.cpu import power
-from lowcurve.linalg.grain import grain
+from lowcurve.linalg.grain import grain, joined_grain
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
-from lowcurve.linalg.together import follow_together
+from lowcurve.linalg.together import DIMENSIONS, follow_together
 
 _SMALLEST, _SMALL_MATRIX, _SQUARINGS = 16, 128, 10
 _LIBRARY = torch.library.Library("lowcurve", "FRAGMENT")
@@ -77,6 +77,36 @@ def _elsewhere(
     _note_writes(left, right, slopes)
 
 
+def _on_gpu(
+    weights: list[Tensor],
+    left: list[Tensor],
+    right: list[Tensor],
+    slopes: list[Tensor],
+    least: int,
+    numbers: list[int],
+) -> None:
+    """Follow convolutions of images and Linear layers by kernels for all of them, the rest by PyTorch."""
+    from lowcurve.kernels.triton.follow import follow as follow_by_kernels
+
+    layers = list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True))
+    rows = [m.image_numbers if _plain(weight, *own) else None for m, weight, *own in layers]
+    taken = [layer for layer, row in zip(layers, rows, strict=True) if row is not None]
+    rest = [layer for layer, row in zip(layers, rows, strict=True) if row is None]
+    if taken:
+        _, own, u, v, s = (list(column) for column in zip(*taken, strict=True))
+        grains = joined_grain(tuple(vector.shape for vector in u), u[0].dtype, u[0].device)
+        given = [weight.contiguous() for weight in own]
+        follow_by_kernels([r for r in rows if r is not None], given, u, v, s, grains, max(DIMENSIONS, least))
+    if rest:
+        maps, own, u, v, s = (list(column) for column in zip(*rest, strict=True))
+        follow_together(maps, own, u, v, s, least)
+    _note_writes(left, right, slopes)
+
+
+def _plain(weight: Tensor, *vectors: Tensor) -> bool:
+    return weight.dtype is torch.float32 and all(t.dtype is torch.float32 and t.is_contiguous() for t in vectors)
+
+
 def _note_writes(*lists: list[Tensor]) -> None:
     """Let graphs that saved these tensors know: below the dispatcher's key for autograd nobody else does."""
     torch.autograd.graph.increment_version([t for own in lists for t in own if not t.is_inference()])
@@ -84,6 +114,7 @@ def _note_writes(*lists: list[Tensor]) -> None:
 
 _LIBRARY.impl("follow", _elsewhere, "CompositeExplicitAutograd")
 _LIBRARY.impl("follow", _on_cpu, "CPU")
+_LIBRARY.impl("follow", _on_gpu, "CUDA")
 torch.library.register_fake("lowcurve::follow", lambda *_: None)
 
 

@@ -15,6 +15,12 @@ def grain(like: Tensor, length: float) -> Tensor:
     return _grain(tuple(like.shape), length, like.dtype, like.device)
 
 
+@lru_cache(maxsize=16)
+def joined_grain(shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the grains of unit length of many shapes, one after the other."""
+    return torch.cat([_grain(tuple(shape), 1.0, dtype, device).flatten() for shape in shapes])
+
+
 @lru_cache(maxsize=256)
 def _grain(shape: tuple[int, ...], length: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     smooth, rough = (_noise((*shape[:2], *(1 for _ in shape[2:])), device).expand(shape), _noise(shape, device))

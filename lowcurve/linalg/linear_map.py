@@ -80,6 +80,20 @@ class LinearMap:
         settings = [*self.stride, *above, *below, *self.dilation, *self.kernel]
         return [len(self.stride), *shapes, *settings, self.groups, int(self.circular)]
 
+    @property
+    def image_numbers(self) -> tuple[int, ...] | None:
+        """The row of a convolution of images, in the order of `kernels/triton/maps.py`; None for what is no such.
+
+        A Linear layer is one of an image of one pixel, a convolution of sequences one of images of height 1.
+        """
+        if len(self.stride) > 2 or self.groups > 1 or self.circular:
+            return None
+        below = 2 - len(self.stride)
+        shapes = [(*(1,) * below, *shape[1:]) for shape in (self.input_shape, self.output_shape)]
+        ones, padding = (1,) * below, [*(0,) * below, *(pair[0] for pair in self.padding)]
+        steps = (*ones, *self.kernel, *ones, *self.stride, *padding, *ones, *self.dilation)
+        return (self.input_shape[0], self.output_shape[0], *shapes[0], *shapes[1], *steps)
+
     @classmethod
     def from_numbers(cls, dims: int, numbers: list[int]) -> Self:
         """Make the map with so many spatial dimensions whose other numbers these are."""

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lowcurve import spectral_norm
+from lowcurve.layers import spectral as spectral_layers
 from lowcurve.layers.spectral import converge, normalized_layers, original, spectral_of
+from lowcurve.linalg import following
 from lowcurve.observe import observing
 from lowcurve.training.machine import flushed_denormals
 from tests.dense import dense_jacobian
@@ -46,9 +48,20 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers, spectral_norm(nn.Linear(64, 10)))
 
 
+@pytest.fixture(params=["on a CPU", "elsewhere"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow as on a CPU, or as on devices that nobody asks how far they have come."""
+    if request.param == "elsewhere":
+
+        def elsewhere(maps, *given) -> None:
+            following._elsewhere(*given, [number for m in maps for number in m.numbers])
+
+        monkeypatch.setattr(spectral_layers, "follow", elsewhere)
+
+
 @pytest.mark.parametrize("make", [conv_net, mlp])
 @pytest.mark.parametrize(("rate", "momentum"), [(0.1, 0.0), (0.1, 0.9), (0.5, 0.9)])
-def test_the_norm_stays_one_after_every_step(make, rate: float, momentum: float) -> None:
+def test_the_norm_stays_one_after_every_step(make, rate: float, momentum: float, device: None) -> None:
     """With one iteration per step it was 1.5."""
     net = make().train()
     optimizer = torch.optim.SGD(net.parameters(), rate, momentum=momentum)
@@ -101,7 +114,7 @@ def blocks(kind: str, scales: list[float]) -> tuple[nn.Module, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["grouped", "depthwise", "diagonal", "blocks", "many"])
-def test_no_block_is_lost(kind: str) -> None:
+def test_no_block_is_lost(kind: str, device: None) -> None:
     """After thousands of forwards the vectors' other blocks were exactly 0; one that grew later was never seen."""
     layer, small = blocks(kind, [1.0, 0.01, 0.01, 0.01])
     with torch.no_grad():
@@ -121,7 +134,7 @@ def test_no_block_is_lost(kind: str) -> None:
     assert found == pytest.approx(float(spectral.sigma(original(layer)).detach()), rel=1e-4)
 
 
-def test_old_vectors_with_dead_blocks_come_back_to_life() -> None:
+def test_old_vectors_with_dead_blocks_come_back_to_life(device: None) -> None:
     layer, _ = blocks("grouped", [1.0] * 4)
     spectral_norm(layer, 8).train()
     old = layer.state_dict()
@@ -197,7 +210,7 @@ def test_averages_of_models_have_unit_norms(buffers: bool) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e14])
-def test_weights_of_any_size(scale: float) -> None:
+def test_weights_of_any_size(scale: float, device: None) -> None:
     for layer, size in (
         (nn.Linear(300, 200), None),
         (nn.Conv2d(2, 4, 3, groups=2), (6, 6)),
@@ -211,7 +224,7 @@ def test_weights_of_any_size(scale: float) -> None:
         assert norm_of(layer) == pytest.approx(1, abs=0.02)
 
 
-def test_a_weight_of_zero_learns() -> None:
+def test_a_weight_of_zero_learns(device: None) -> None:
     for layer, size in ((nn.Linear(6, 4), None), (nn.Conv2d(3, 4, 3), (5, 5))):
         nn.init.zeros_(layer.weight)
         spectral_norm(layer, size).train()

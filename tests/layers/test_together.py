@@ -1,6 +1,8 @@
 """What all layers of a model derive at once: is it what each layer derives alone, and is it gone afterwards?"""
 
+import contextlib
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -54,10 +56,12 @@ def test_a_loop_of_ones_own_has_the_gradients_of_layers_alone(penalized: bool) -
 class Kernels(TorchDispatchMode):
     """Count the operators of what runs inside."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
+        self.names[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -67,8 +71,36 @@ def test_a_loop_of_ones_own_launches_no_more_than_the_step_of_a_method() -> None
         total(net, True).backward()
         with Kernels() as kernels:
             total(net, True).backward()
-        counts.append(kernels.count)
+        counts.append(kernels.names.total())
     assert counts[0] < 0.4 * counts[1]
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("converted", [True, False])
+def test_gradients_of_gradients_by_this_packages_formulas(
+    converted: bool, dtype: torch.dtype, memory: torch.memory_format
+) -> None:
+    """Under autocast and in any layout: no double backward of PyTorch's, and numbers as without autocast."""
+    torch.manual_seed(0)
+    net = network() if converted else build("softplus-wd", "resnet18", (3, 8, 8), 4, width=4).train()
+    net.to(memory_format=memory)
+    twin = copy.deepcopy(net)
+
+    def penalty(model: nn.Module, lower: bool) -> torch.Tensor:
+        x = X.contiguous(memory_format=memory).requires_grad_()
+        mode = contextlib.nullcontext() if converted else lc.fast_double_backward()
+        with mode, torch.autocast("cpu", dtype=dtype, enabled=lower):
+            logits = model(x)
+        return lc.gradient_penalty(F.cross_entropy(logits.float(), Y, reduction="none"), x)
+
+    with Kernels() as kernels:
+        penalty(net, dtype != torch.float32).backward()
+    assert kernels.names["norm_second"] == 20 and not kernels.names["native_batch_norm_backward"]
+    assert kernels.names["convolution"] <= 40  # PyTorch's double backward has more
+    penalty(twin, False).backward()
+    mine, theirs = (torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None]) for m in (net, twin))
+    assert F.cosine_similarity(mine, theirs, dim=0) > (0.8 if dtype == torch.bfloat16 else 0.9999)
 
 
 def test_two_forwards_before_a_backward() -> None:

@@ -69,7 +69,7 @@ def _layer_sum(partial, first, layer, MOST: tl.constexpr):
 
 
 @lru_cache(maxsize=64)
-def _blocks(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+def blocks(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """Return each block's layer and offset, each layer's size and first block, and the most blocks of a layer."""
     counts = [triton.cdiv(size, _BLOCK) for size in sizes]
     of = [layer for layer, count in enumerate(counts) for _ in range(count)]
@@ -84,7 +84,7 @@ def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[l
     pairs = [alike(*pair) for pair in zip(weights, slopes, strict=True)]
     units, device = [torch.empty_like(weight) for weight, _ in pairs], weights[0].device
     w, s = (addresses([pair[i] for pair in pairs], device) for i in range(2))
-    *tables, most = _blocks(tuple(unit.numel() for unit in units), device)
+    *tables, most = blocks(tuple(unit.numel() for unit in units), device)
     of, offset, size, first = tables
     partial, sigma = weights[0].new_empty(len(of)), weights[0].new_empty(len(weights))
     products_kernel[(len(of),)](w, s, of, offset, size, partial, BLOCK=_BLOCK)
@@ -100,7 +100,7 @@ def unit_weights_gradient(
     triples = [alike(*triple) for triple in zip(units, grads, slopes, strict=True)]
     found, device = [torch.empty_like(unit) for unit, _, _ in triples], sigma.device
     y, g, s = (addresses([triple[i] for triple in triples], device) for i in range(3))
-    *tables, most = _blocks(tuple(unit.numel() for unit in units), device)
+    *tables, most = blocks(tuple(unit.numel() for unit in units), device)
     of, offset, size, first = tables
     partial = sigma.new_empty(len(of))
     products_kernel[(len(of),)](g, y, of, offset, size, partial, BLOCK=_BLOCK)
