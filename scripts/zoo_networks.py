@@ -92,7 +92,7 @@ _TRANSFORMERS = {
 }  # fmt: skip
 _PYTORCHCV = (
     "resnet20_cifar10", "preresnet20_cifar10", "seresnet20_cifar10", "diaresnet20_cifar10", "nin_cifar10",
-    "rir_cifar10", "shakeshakeresnet20_2x16d_cifar10", "densenet40_k12_cifar10",
+    "rir_cifar10", "shakeshakeresnet20_2x16d_cifar10",
 )  # fmt: skip
 
 ENTRIES = [

@@ -1,7 +1,8 @@
 """How does anybody's network use this package's operators? Inside a context that replaces calls of PyTorch's functions.
 
 Inside `fast_double_backward` each call of `conv1d`, `conv2d`, `batch_norm` or `softplus` builds a graph of
-this package's operators, whose gradients are cheap to differentiate again.
+this package's operators, whose gradients are cheap to differentiate again; `hardsigmoid` becomes a clip, as PyTorch has
+no second derivative of it.
 """
 
 from typing import Any
@@ -91,8 +92,14 @@ def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor |
     return fixed_softplus(x, beta) if replaces_softplus(x, beta, threshold) else None
 
 
+def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    """Write it as a clip, which PyTorch can differentiate twice."""
+    y = (x + 3).clamp(0, 6) / 6
+    return x.copy_(y) if inplace else y
+
+
 _ONCE: dict[Any, Any] = {F.batch_norm: _batch_norm, F.softplus: _softplus}
-_TWICE: dict[Any, Any] = {F.conv1d: _convolution, F.conv2d: _convolution, **_ONCE}
+_TWICE: dict[Any, Any] = {F.conv1d: _convolution, F.conv2d: _convolution, F.hardsigmoid: _hardsigmoid, **_ONCE}
 
 
 def _autocast(tensor: Tensor) -> Tensor:

@@ -162,3 +162,29 @@ def test_sigkill_and_two_at_once(tmp_path) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert len((tmp_path / "train.csv").read_text().splitlines()) == len(load_dataset("digits").train) + 1
     assert not list(tmp_path.glob(".*rows"))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_hard_sigmoids_are_differentiated_twice(inplace):
+    """PyTorch has no second derivative of them; away from their kinks they are affine."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.head = nn.Linear(5, 5).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            return self.head(x * F.hardsigmoid(4 * self.gate(x), inplace))
+
+    torch.manual_seed(0)
+    net, x, y = Gated(), torch.rand(3, 5, dtype=torch.float64), torch.tensor([0, 1, 2])
+
+    def loss(point, label):
+        gate = (4 * net.gate(point) / 6 + 0.5).clamp(0, 1)
+        return F.cross_entropy(net.head(point * gate)[None], label[None])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KinkWarning)
+        found = lc.curvature(net, x, y, tol=1e-6)
+    truth = [torch.linalg.matrix_norm(torch.func.hessian(loss)(*pair), 2) for pair in zip(x, y, strict=True)]
+    torch.testing.assert_close(found.hessian_norm, torch.stack(truth), rtol=1e-4, atol=0)
