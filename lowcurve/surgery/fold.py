@@ -128,8 +128,8 @@ class _PlainSoftplus(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise; derivatives at 0 are right in both forms."""
         if self.beta >= 1:
-            # beyond βx = 40 PyTorch's softplus is x, which no float tells from it; in place, as memory is what it costs
-            return F.softplus(x, self.beta, 40.0).sub_(math.log(2) / self.beta)
+            # beyond βx = 40 PyTorch's softplus is x, which no float tells from it
+            return F.softplus(x, self.beta, 40.0) - math.log(2) / self.beta
         positive = x > 0
         decay = torch.where(positive, -self.beta * x, self.beta * x)
         return torch.where(positive, x, torch.zeros_like(x)) + torch.log1p(torch.expm1(decay) / 2) / self.beta

@@ -4,12 +4,13 @@ Activations are replaced by `REPLACED`, left for a stated reason by `LEFT`, or r
 `MODULE_OF` says which module a functional activation stands for, so that there is one rule for both spellings.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
@@ -35,6 +36,7 @@ def _clip(module: nn.Hardtanh, init_beta: float) -> nn.Module:
 
 
 _TO_RELU = Rule(_centered, "tends to ReLU for large β")
+_FOLDED = Rule(_centered, "folded before: β starts anew")
 
 REPLACED: dict[type[nn.Module], Rule] = {
     nn.ReLU: Rule(_centered),
@@ -165,8 +167,15 @@ ATTENTIONS = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 
 def activation_rule(module: nn.Module) -> Rule | None:
     """Return the rule for an activation; a subclass with a forward of its own is no longer that activation."""
+    if isinstance(module, fx.GraphModule) and _is_folded(module.graph):
+        return _FOLDED
     named = NAMED_ACTIVATIONS.get(type(module).__name__)
     return named or _lookup(REPLACED, module, own_forward=False)
+
+
+def _is_folded(graph: fx.Graph) -> bool:
+    """Whether a graph is what `fold` makes of a centered softplus; a copy of it has no other name."""
+    return [node.target for node in graph.nodes if node.op.startswith("call")] == [F.softplus, operator.sub]
 
 
 def reason_left(module: nn.Module) -> str | None:
