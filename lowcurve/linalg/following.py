@@ -12,6 +12,7 @@ same steps together (`linalg/together.py`), on GPUs by kernels for all of them.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,25 +87,33 @@ def _on_gpu(
     numbers: list[int],
 ) -> None:
     """Follow convolutions of images and Linear layers by kernels for all of them, the rest by PyTorch."""
-    from lowcurve.kernels.triton.follow import follow as follow_by_kernels
-
     layers = list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True))
-    rows = [m.image_numbers if _plain(weight, *own) else None for m, weight, *own in layers]
-    taken = [layer for layer, row in zip(layers, rows, strict=True) if row is not None]
+    rows = [m.image_numbers if _single(*tensors) else None for m, *tensors in layers]
+    taken = [(row, *layer[1:]) for layer, row in zip(layers, rows, strict=True) if row is not None]
     rest = [layer for layer, row in zip(layers, rows, strict=True) if row is None]
     if taken:
-        _, own, u, v, s = (list(column) for column in zip(*taken, strict=True))
-        grains = joined_grain(tuple(vector.shape for vector in u), u[0].dtype, u[0].device)
-        given = [weight.contiguous() for weight in own]
-        follow_by_kernels([r for r in rows if r is not None], given, u, v, s, grains, max(DIMENSIONS, least))
+        images, own, u, v, s = (list(column) for column in zip(*taken, strict=True))
+        _by_kernels(images, own, u, v, s, least)
     if rest:
         maps, own, u, v, s = (list(column) for column in zip(*rest, strict=True))
         follow_together(maps, own, u, v, s, least)
     _note_writes(left, right, slopes)
 
 
-def _plain(weight: Tensor, *vectors: Tensor) -> bool:
-    return weight.dtype is torch.float32 and all(t.dtype is torch.float32 and t.is_contiguous() for t in vectors)
+def _by_kernels(rows: Any, weights: Any, left: Any, right: Any, slopes: Any, least: int) -> None:
+    from lowcurve.kernels.triton.follow import follow as follow_by_kernels
+
+    given, u, v, s = ([tensor.contiguous() for tensor in own] for own in (weights, left, right, slopes))
+    grains = joined_grain(tuple(vector.shape for vector in u), u[0].dtype, u[0].device)
+    follow_by_kernels(rows, given, u, v, s, grains, max(DIMENSIONS, least))
+    pairs = zip((*left, *right, *slopes), (*u, *v, *s), strict=True)
+    apart = [(into, found) for into, found in pairs if into is not found]  # in channels_last memory
+    if apart:
+        foreach("copy_", [into for into, _ in apart], [found for _, found in apart])
+
+
+def _single(*tensors: Tensor) -> bool:
+    return all(tensor.dtype is torch.float32 for tensor in tensors)
 
 
 def _note_writes(*lists: list[Tensor]) -> None:

@@ -15,8 +15,7 @@ def iterates(linear_map: Any, *tensors: Tensor) -> bool:
         return False
     plain = linear_map.groups == 1 and not linear_map.circular and linear_map.dilation == (1, 1)
     return plain and all(
-        t.dtype is torch.float32 and t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous()
-        for t in tensors
+        t.dtype is torch.float32 and t.device.type == "cpu" and t.layout is torch.strided for t in tensors
     )
 
 
@@ -26,15 +25,18 @@ def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: li
     Where u has not settled there, it is looked for in the ten dimensions that follow, too. Both get unit length.
     Return each ∂⟨u, W v⟩/∂W.
     """
-    weights = [weight.contiguous() for weight in weights]
+    weights, u, v = ([tensor.contiguous() for tensor in tensors] for tensors in (weights, left, right))
     slopes = [torch.empty_like(weight) for weight in weights]
-    layers = (Layer * len(maps))(*map(_layer, maps, weights, left, right, slopes))
+    layers = (Layer * len(maps))(*map(_layer, maps, weights, u, v, slopes))
     assert LIBRARY is not None
     rooms = [LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers]
     scratch = weights[0].new_empty(sum(rooms)).split(rooms)
     for layer, own in zip(layers, scratch, strict=True):
         layer.scratch = own.data_ptr()
     LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), ctypes.addressof(layers))
+    for found, into in zip((*u, *v), (*left, *right), strict=True):
+        if found is not into:  # channels_last
+            into.copy_(found)
     torch.autograd.graph.increment_version([*left, *right])
     return slopes
 
