@@ -35,7 +35,7 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(page):
     assert page.run(COLUMN, 3)[:2] == ["10.0", "110.0"]
     page.type(f"{header} button", "enter")
     assert page.run(COLUMN, 3)[:2] == ["110.0", "10.0"]
-    assert page.run(COLUMN, 3)[2:] == [""] * 7  # what was not measured stays below
+    assert {*page.run(COLUMN, 3)[2:]} == {""}  # what was not measured stays below
     assert page.run("return document.querySelector(arguments[0]).ariaSort", header) == "descending"
 
 
