@@ -67,6 +67,8 @@ def test_every_kind_shows_the_numbers_of_its_file(runs):
     beta = [sum(row["beta"].values()) / len(row["beta"]) for row in metrics]
     assert curves["mean β"][key]["y"] == pytest.approx(beta)
     assert set(curves["mean β"]) == {key}  # the other run has none
+    sigma = [sum(row["sigma"].values()) / len(row["sigma"]) for row in metrics]
+    assert curves["mean σ"][key]["y"] == pytest.approx(sigma)
     measured = json.loads((runs[0] / "measure/summary.json").read_text())
     assert values(by_name["geometry"], 0, "curvature") == measured["geometry"]["test"]["curvature"]["mean"]
     assert by_name["geometry"].curves[0]["lines"][0]["y"] == measured["stability"]["random"]["mean"]
