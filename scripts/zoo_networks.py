@@ -56,7 +56,7 @@ _TIMM = (
     "test_resnet", "test_vit", "test_efficientnet", "test_convnext", "test_byobnet", "test_mambaout", "test_nfnet",
     "tinynet_e", "lcnet_035", "mobilenetv3_small_050", "mobilenetv2_035", "mnasnet_small", "starnet_s050",
     "ghostnet_050", "resnet10t", "regnetx_002", "regnety_002", "efficientnet_lite0", "convnext_atto",
-    "convnextv2_atto", "mobileone_s0", "nf_regnet_b0", "resnet18",
+    "convnextv2_atto", "nf_regnet_b0", "resnet18",
 )  # fmt: skip
 _TIMM_WITH_SIZE = {  # networks whose layers depend on the size of images
     "vit_tiny_patch16_224": {"depth": 2}, "deit_tiny_patch16_224": {"depth": 2}, "cait_xxs24_224": {"depth": 2},
