@@ -1,7 +1,11 @@
 """Every code block of the documentation runs, and every command in it is one that the program knows."""
 
+import pkgutil
 import re
 import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,3 +89,44 @@ def test_commands_are_known(page, line, tmp_path, monkeypatch):
         command = command.commands[name]
     context = command.make_context(command.name, words)  # parses, refuses what it does not know, runs nothing
     assert not context.args
+
+
+REFERENCE = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", REFERENCE)
+def test_the_reference_names_what_exists(path):
+    assert pkgutil.resolve_name(path).__doc__
+
+
+def test_the_reference_has_every_public_name():
+    tables = {"TERMS", "METHODS", "MODELS", "DATASETS", "ATTACKS", "EXPERIMENTS", "__version__"}
+    assert {f"lowcurve.{name}" for name in lc.__all__ if name not in tables} <= {*REFERENCE}
+
+
+def test_every_method_has_its_part_of_the_page():
+    headings = re.findall(r"^## .*`(.+)`$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    assert {name for name in lc.METHODS if "+" not in name} <= {*headings}
+
+
+def test_every_page_is_in_the_contents_and_has_its_pictures():
+    contents = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES if not re.search(rf"[ -]{page.name}$", contents, re.MULTILINE)] == []
+    pictures = [(page, found) for page in PAGES for found in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text())]
+    assert [found for page, found in pictures if not (page.parent / found).is_file()] == []
+
+
+def test_every_example_is_on_its_page():
+    page = (ROOT / "docs" / "integrations.md").read_text()
+    assert [
+        path.name for path in (ROOT / "examples").glob("*.py") if f'--8<-- "examples/{path.name}"' not in page
+    ] == []
+
+
+@pytest.mark.skipif(find_spec("material") is None, reason="mkdocs-material is not installed (pip install '.[docs]')")
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text()
+    assert 'id="lowcurve.convert"' in reference and "init_beta" in reference  # public paths, constructor arguments
