@@ -97,10 +97,10 @@ def test_square_is_as_strong_as_autoattack(
 ) -> None:
     model, (x, y) = nets[net], samples
     ours = attack(model, x, y, "square", eps=eps, norm=norm, steps=queries).accuracy
-    oracle = SquareAttack(
-        model, norm=NAMES[norm], eps=eps, n_queries=queries, p_init=0.8, seed=0, device="cpu", resc_schedule=True
-    )
-    assert ours <= accuracy(model, oracle.perturb(x, y), y) + 0.02 + 1e-9
+    settings = {"n_queries": queries, "p_init": 0.8, "device": "cpu", "resc_schedule": True}
+    oracles = [SquareAttack(model, norm=NAMES[norm], eps=eps, seed=seed, **settings) for seed in range(3)]
+    left = [accuracy(model, oracle.perturb(x, y), y) for oracle in oracles]  # one of them may be lucky
+    assert ours <= sum(left) / len(left) + 0.02 + 1e-9
 
 
 def test_square_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
