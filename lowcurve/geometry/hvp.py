@@ -3,9 +3,11 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lowcurve.errors import UserError
 from lowcurve.geometry.functions import Of, local_model, twice_differentiable
@@ -29,9 +31,28 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
             raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")
         if not values.requires_grad:
             raise UserError("the outputs do not depend on the inputs differentiably; is there a detach()?")
+        if twice:
+            _refuse_once_differentiable(values.grad_fn)
         with _explained():
             (gradient,) = torch.autograd.grad(values.sum(), leaf, create_graph=twice, materialize_grads=True)
     return leaf, gradient, log_scale.detach()
+
+
+def _refuse_once_differentiable(node: Any) -> None:
+    """Refuse a function of somebody's own with a first derivative alone: PyTorch may take its second one for zero."""
+    waiting, seen = [node], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        if getattr(getattr(backward, "__code__", None), "co_filename", "") == once_differentiable.__code__.co_filename:
+            raise UserError(
+                f"expected a model that can be differentiated twice, got {type(node).__name__}, which is marked as "
+                "once_differentiable; there is no second derivative of that operation; use a smooth one in its place"
+            )
 
 
 @contextmanager
@@ -42,7 +63,7 @@ def _explained() -> Iterator[None]:
     except RuntimeError as error:
         reason = str(error).split(". Hint")[0]
         if "not implemented" in reason:
-            remedy = "PyTorch has no second derivative of that operation; use a smooth one in its place"
+            remedy = "there is no second derivative of that operation; use a smooth one in its place"
         elif "inplace operation" in reason:
             remedy = "build the model with inplace=False and write x = x + y for x += y"
         else:

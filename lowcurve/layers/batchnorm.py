@@ -36,6 +36,7 @@ class _LipschitzBatchNorm(nn.Module):
     shared_scale: tuple[Tensor, Tensor | None] | None = (
         None  # `scaled()`, where it was computed for all layers of a model
     )
+    scales_once: bool = False  # whether `shared_scale` is for one use
     last: tuple[Tensor, Tensor] | None = None  # 1/std and a sum of the input of the last forward in training
 
     def __init__(
@@ -74,7 +75,10 @@ class _LipschitzBatchNorm(nn.Module):
     def affine(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """`scaled()` for a forward of x: a repetition inside a backward (checkpointing) scales as the forward did."""
         if not repeated_in_backward() and (torch.is_grad_enabled() or not self.training):
-            return self.shared_scale or self.scaled()  # checkpointing has no gradients, or listens to what is saved
+            shared = self.shared_scale  # checkpointing has no gradients, or listens to what is saved
+            if self.scales_once and self.training:
+                self.shared_scale = None  # used again in the same forward, the layer has moved its variances
+            return shared or self.scaled()
         if not self.training or is_transformed(x):
             return self.scaled()
         seen = x.detach()[:, 0].sum()

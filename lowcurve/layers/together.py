@@ -62,7 +62,7 @@ class Together:
         for _, _, spectral in self.spectral:
             spectral.unit = None
         for norm in self.norms:
-            norm.shared_scale = None
+            norm.shared_scale, norm.scales_once = None, False
         self._contexts.close()
 
     def renew(self) -> list[Tensor]:
@@ -134,6 +134,8 @@ def _before(model: nn.Module, args: Any, kwargs: Any) -> None:
     contexts.enter_context(derived)
     if not repeated_in_backward():
         derived.scales()
+        for norm in derived.norms:
+            norm.scales_once = True
         if not is_observed():  # else each layer keeps its own
             derived.units(copied=True)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lowcurve as lc
@@ -33,6 +34,24 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.encoder(x).mean(dim=1))
+
+
+class OnlyOnce(nn.Module):
+    """An operation of somebody's own, with a first derivative."""
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad: Tensor) -> Tensor:
+            return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.Cube.apply(x)
 
 
 MODELS = {
@@ -191,7 +210,7 @@ def test_dense_norms_of_the_tests_are_right() -> None:
 @pytest.mark.parametrize(
     ("net", "remedy"),
     [
-        (nn.Sequential(nn.Linear(3, 2), nn.Hardsigmoid()), "use a smooth one in its place"),
+        (nn.Sequential(nn.Linear(3, 2), OnlyOnce()), "use a smooth one in its place"),
         (nn.Sequential(nn.Linear(3, 2), nn.Softplus(), nn.ELU(inplace=True)), "inplace=False"),
     ],
     ids=["no second derivative", "overwritten"],

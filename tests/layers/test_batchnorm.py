@@ -2,10 +2,10 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d
+from lowcurve import LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert
 from lowcurve.layers.together import Together
 from lowcurve.observe import observing
 from tests.dense import dense_jacobian
@@ -154,3 +154,19 @@ def test_shared_scales_of_layers_that_do_not_fit_together() -> None:
             for mine, theirs in zip(layer.shared_scale, layer.scaled(), strict=True):
                 assert (mine is None) == (theirs is None)
                 assert mine is None or torch.equal(mine, theirs)
+
+
+def test_a_layer_that_is_used_twice_scales_by_the_variances_that_it_has_moved() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(3 * self.norm(x))
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 3)
+    model, _ = convert(Twice(), x, init_gamma=0.3)
+    layer = copy.deepcopy(model.norm).train()
+    assert torch.allclose(model.train()(x), layer(3 * layer(x)))
