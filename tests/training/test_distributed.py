@@ -11,11 +11,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lowcurve.errors import UserError
+from lowcurve.layers.spectral import normalized_layers
 from lowcurve.methods import apply_surgery, find_method
 from lowcurve.training.config import Config, TrainConfig, parse_config
 from lowcurve.training.distributed import World, choose_device, processes
 from lowcurve.training.loop import train
 from lowcurve.training.optimizer import make_optimizer
+from lowcurve.training.runs import load
 from lowcurve.training.step import training_step
 from lowcurve.training.sync import GlobalBatchNorm, synchronize
 
@@ -113,6 +115,9 @@ def test_a_whole_run_on_two_processes_writes_one_folder_like_one_process(pair: P
     vectors = (".left", ".right")  # of singular values that are close to one another, which rounding chooses among
     apart = {k for k, value in expected.items() if not torch.allclose(weights[k], value, atol=1e-5)}
     assert all(key.endswith(vectors) for key in apart)
+    norms = [{name: spectral.sigma(spectral.given()).item() for name, _, spectral in normalized_layers(load(folder))}
+             for folder in (pair / "pair", alone.folder)]  # fmt: skip
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
     rows = type(alone)(pair / "pair").metrics
     for mine, theirs in zip(rows, alone.metrics, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
