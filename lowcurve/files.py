@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from lowcurve.errors import UserError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEPT = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
+_LAST_BREATH = 2.0  # seconds
 _PARTIAL = re.compile(r"\..*\.partial")
 _SPACE, _RIGHTS = "free some space or choose another folder", "choose a folder that you may write to"
 _SHAPE = "a file and a folder cannot have the same name; choose another place or remove what is there"
@@ -179,12 +181,18 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def _hold(handle: int, folder: Path) -> None:
+    """Take the lock; wait a moment for a process that was killed: it lets go when its memory and threads are gone."""
     import fcntl  # POSIX only, as are the signals that end a run
 
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is at work in {folder}; wait for it, or choose another folder") from None
+    deadline = time.monotonic() + _LAST_BREATH
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                busy = f"another process is at work in {folder}; wait for it, or choose another folder"
+                raise UserError(busy) from None
+        time.sleep(0.05)
 
 
 @contextmanager

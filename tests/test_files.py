@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,20 @@ def test_half_a_surrogate_pair_is_written_as_json_allows(tmp_path: Path) -> None
 
     content = json.loads('{"name": "\\ud800"}')
     assert json.loads(write_json(tmp_path / "x.json", content).read_text()) == content
+
+
+def test_a_folder_is_waited_for_while_its_last_holder_goes(tmp_path: Path) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock(tmp_path):
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    threading.Timer(0.2, release.set).start()
+    with lock(tmp_path):
+        assert release.is_set()
+    holder.join()

@@ -83,6 +83,8 @@ def made(folder):
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    results = list(reproduce_all([asked], print, {}))
+    failures: dict[str, str] = {}
+    results = list(reproduce_all([asked], print, failures))
     torch.set_num_threads(threads)
+    assert not failures
     return results
