@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from lowcurve.errors import UserError, unknown_name
+from lowcurve.layers.gated import LearnedGELU
 from lowcurve.layers.maxmin import MaxMin
 from lowcurve.layers.traits import constants
 from lowcurve.models import MODELS
@@ -65,6 +66,8 @@ ACTIVATIONS: dict[str | None, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "softplus-10": partial(nn.Softplus, beta=10.0),
     "maxmin": MaxMin,
+    "gelu": nn.GELU,
+    "learned-gelu": LearnedGELU,
     "learned": nn.ReLU,  # surgery puts a centered softplus in its place
 }
 
@@ -95,6 +98,8 @@ METHODS: dict[str, Method] = {
     ),
     "maxmin": Method("MaxMin", activation="maxmin", spectral=True, last_layer="unit", terms=("margin",)),
     "margin": Method("Margin", spectral=True, last_layer="unit", terms=("margin",)),
+    "gelu": Method("GELU", activation="gelu"),
+    "learned-gelu": Method("Learned GELU", activation="learned-gelu", terms=("curvature",)),
     "lipschitz": Method(
         "Lipschitz", activation="learned", spectral=True, last_layer="unit", terms=("curvature", "margin")
     ),

@@ -20,6 +20,7 @@ _FILES = (
     "search",
     "label_noise",
     "small_data",
+    "transformers",
 )
 
 EXPERIMENTS: dict[str, Experiment] = {

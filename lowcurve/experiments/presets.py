@@ -39,6 +39,7 @@ _SETTINGS: tuple[Setting, ...] = (
     ("svhn", "resnet18"),
     ("svhn", "vgg11"),
     ("cifar100", "vgg11"),
+    ("cifar10", "vit"),
 )
 
 # Two moons are the same in every preset.

@@ -24,6 +24,7 @@ MODEL_TITLES = {
     "vgg11": "VGG-11",
     "mlp": "MLP",
     "convnet": "certifiable convnet",
+    "vit": "ViT",
 }
 
 

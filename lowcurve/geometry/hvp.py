@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from lowcurve.errors import UserError
 from lowcurve.geometry.functions import Of, local_model, twice_differentiable
-from lowcurve.kernels.replace import fast_double_backward
+from lowcurve.kernels.engine import graph_nodes
 
 
 def gradients(model: nn.Module, x: Tensor, y: Tensor, of: Of) -> tuple[Tensor, Tensor]:
@@ -24,8 +24,7 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
     """Return a copy of `x`, the gradients ∇q with respect to it (with their graph if `twice`), and log s."""
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        with fast_double_backward():
-            outputs = twice_differentiable(model, leaf)
+        outputs = twice_differentiable(model, leaf)
         values, log_scale = local_model(of)(outputs, y)
         if values.shape != (len(x),):
             raise UserError(f"expected one value per sample, ({len(x)},), got {tuple(values.shape)}")
@@ -38,15 +37,9 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
     return leaf, gradient, log_scale.detach()
 
 
-def _refuse_once_differentiable(node: Any) -> None:
+def _refuse_once_differentiable(root: Any) -> None:
     """Refuse a function of somebody's own with a first derivative alone: PyTorch may take its second one for zero."""
-    waiting, seen = [node], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
+    for node in graph_nodes(root):
         backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
         if getattr(getattr(backward, "__code__", None), "co_filename", "") == once_differentiable.__code__.co_filename:
             raise UserError(

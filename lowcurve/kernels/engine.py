@@ -1,5 +1,6 @@
 """What does a backward in Python need to know of the engine that runs it?"""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,6 +33,22 @@ def as_separate_input(tensor: Tensor, create_graph: bool) -> Tensor:
     What is computed from it can be differentiated in the original too where a graph is asked for.
     """
     return tensor.view_as(tensor) if create_graph and tensor.requires_grad else tensor.detach().requires_grad_()
+
+
+def graph_nodes(root: Any) -> Iterator[Any]:
+    """Yield every node of the graph behind `root`, the `grad_fn` of a tensor, once.
+
+    >>> x = torch.ones(1, requires_grad=True)
+    >>> [type(node).__name__ for node in graph_nodes((x * x).grad_fn)]
+    ['MulBackward0', 'AccumulateGrad']
+    """
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+            yield node
 
 
 def bounded_exp(x: Tensor) -> Tensor:

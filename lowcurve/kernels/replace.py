@@ -2,14 +2,16 @@
 
 Inside `fast_double_backward` each call of `conv1d`, `conv2d`, `batch_norm` or `softplus` builds a graph of
 this package's operators, whose gradients are cheap to differentiate again; `hardsigmoid` becomes a clip, as PyTorch has
-no second derivative of it.
+no second derivative of it, and attention takes PyTorch's plain path, as the fused ones have none either.
 """
 
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from lowcurve import checks
@@ -39,6 +41,19 @@ class fast_double_backward(TorchFunctionMode):
         super().__init__()
         checks.flag(twice=twice)
         self.replacements = _TWICE if twice else _ONCE
+        self._attention: list[ExitStack] = []  # one for each time that the context is entered
+
+    def __enter__(self) -> Self:
+        contexts = ExitStack()
+        if self.replacements is _TWICE:
+            contexts.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
+        self._attention.append(contexts)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._attention.pop().close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         replacement = self.replacements.get(func)

@@ -6,7 +6,8 @@ Every entry of `MODELS` takes the same keywords, so that a recipe may swap one f
 * `in_channels`: channels of an image, or the length of a flat vector;
 * `width`: channels of the first layer (64 in the paper), or units of each hidden layer of the MLP;
 * `residual`: how a residual branch is joined, `"mean"` (the paper's released code) or `"sum"` (the textbook);
-  nets without branches and the certifiable one, which always averages, accept it and have no use for it;
+  nets without branches, the certifiable one, which always averages, and the transformer, which always adds, accept it
+  and have no use for it;
 * `activation`: a factory without arguments, called once per activation site;
 * `image_size`: side, `(height, width)`, or `()` for flat vectors; only nets that flatten depend on it.
 """
@@ -20,6 +21,7 @@ from lowcurve.models.lipnet import lipnet
 from lowcurve.models.mlp import mlp
 from lowcurve.models.resnet import resnet18, resnet34
 from lowcurve.models.vgg import vgg11
+from lowcurve.models.vit import vit
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
@@ -28,4 +30,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "convnet": convnet,
     "lipnet": lipnet,
+    "vit": vit,
 }

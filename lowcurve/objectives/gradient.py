@@ -1,7 +1,8 @@
-"""GradReg: the mean squared norm of the loss's gradient in the input, exactly or by differences."""
+"""GradReg: the mean norm of the loss's gradient in the input, ℓ₂ squared or ℓ₁, exactly or by differences."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from lowcurve import checks
 from lowcurve.compat import foreach
 from lowcurve.errors import UserError
+from lowcurve.kernels.engine import graph_nodes
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
 
@@ -48,20 +50,53 @@ def mean_square(rows: Tensor) -> Tensor:
     return rows.square().sum() / len(rows)
 
 
-def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True) -> Tensor:
+def mean_sum(rows: Tensor) -> Tensor:
+    """Return the mean over samples of ‖row‖₁.
+
+    >>> float(mean_sum(torch.tensor([[3.0, -4.0], [0.0, 1.0]])))
+    4.0
+    """
+    return rows.abs().sum() / len(rows)
+
+
+# Which norm of the gradients -> their mean, and the derivative of one summand in the gradient.
+_MEANS: Mapping[int, Callable[[Tensor], Tensor]] = MappingProxyType({2: mean_square, 1: mean_sum})
+_SLOPES: Mapping[int, Callable[[Tensor], Tensor]] = MappingProxyType({2: lambda rows: 2 * rows, 1: torch.sign})
+
+
+def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True, norm: int = 2) -> Tensor:
     r"""Return :math:`P = \frac1N \sum_{i=1}^N \| \nabla_{x_i} \ell_i \|_2^2` (Drucker and Le Cun, 1992).
 
     `losses` are the N per-sample losses of a forward pass at `x`, so P does not depend on the batch size. The
     released code squares the gradient of the *mean* loss instead and multiplies by 1e5: at batch size 128 its
-    weight 1e-3 is 1e5/128² · 1e-3 = 6.1e-3 here.
+    weight 1e-3 is 1e5/128² · 1e-3 = 6.1e-3 here. `norm=1` is the mean of :math:`\| \nabla_{x_i} \ell_i \|_1`, not
+    squared: ε times it is what an attack in the ℓ∞ ball of radius ε gains, to first order.
+
+    A network with attention runs its forward inside `lowcurve.fast_double_backward()`: PyTorch's fused attention has
+    no second derivative.
 
     >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
     >>> float(gradient_penalty((x**2).sum(1) / 2, x).detach())
     25.0
+    >>> float(gradient_penalty((x**2).sum(1) / 2, x, norm=1).detach())
+    7.0
     """
     checks.tensor(losses=losses, x=x)
     checks.flag(create_graph=create_graph)
-    return mean_square(input_gradient(losses, x, create_graph))
+    checks.whole(1, 2, norm=norm)
+    if create_graph:
+        _refuse_fused_attention(losses)
+    return _MEANS[norm](input_gradient(losses, x, create_graph))
+
+
+def _refuse_fused_attention(losses: Tensor) -> None:
+    """Say how attention is made twice differentiable, before a backward fails at it."""
+    for node in graph_nodes(losses.grad_fn):
+        if type(node).__name__.startswith("ScaledDotProduct"):
+            raise UserError(
+                f"a gradient penalty is differentiated again, got {type(node).__name__}: fused attention has no second "
+                "derivative; make the forward inside `with lowcurve.fast_double_backward():`"
+            )
 
 
 def largest_norm(rows: Tensor) -> Tensor:
@@ -70,9 +105,10 @@ def largest_norm(rows: Tensor) -> Tensor:
 
 
 class GradientPenalty(Term):
-    """Adds λ E‖∇ₓℓ‖² to the loss, differentiated exactly or by differences."""
+    """Adds λ E‖∇ₓℓ‖₂² or λ E‖∇ₓℓ‖₁ to the loss, differentiated exactly or by differences."""
 
     lambda_grad: float = Field(default=6.1e-3, ge=0, description="weight of E‖∇ₓℓ‖²")
+    gradient_norm: Literal[1, 2] = Field(default=2, description="GradReg: 2 is E‖∇ₓℓ‖₂², 1 is E‖∇ₓℓ‖₁")
     gradient: Literal["double", "finite"] = Field(default="double", description="how GradReg differentiates")
     difference_step: float = Field(default=3e-4, gt=0, description="step of finite differences, in pixels")
 
@@ -89,8 +125,8 @@ class GradientPenalty(Term):
         return self.gradient == "finite"
 
     def loss(self, batch: "Batch") -> Tensor:
-        """λ E‖∇ₓℓ‖²."""
-        return self.lambda_grad * mean_square(batch.input_gradient)
+        """λ E‖∇ₓℓ‖₂², or λ E‖∇ₓℓ‖₁."""
+        return self.lambda_grad * _MEANS[self.gradient_norm](batch.input_gradient)
 
     def refusal(self, terms: Mapping[str, Term], sharpness: float) -> str | None:
         """Differences need a smooth network, and cross-entropy and penalties alone beside them."""
@@ -109,10 +145,11 @@ class GradientPenalty(Term):
     ) -> tuple[dict[str, Tensor], Tensor]:
         r"""Two plain passes instead of a graph of the gradient.
 
-        With L the mean loss, :math:`g_i` its input gradients times N and :math:`s = h / \max_i \|g_i\|`,
+        With L the mean loss, :math:`g_i` its input gradients times N, :math:`v_i` the slope of the norm there
+        (:math:`2 g_i` for ℓ₂², :math:`\mathrm{sign}(g_i)` for ℓ₁) and :math:`s = h / \max_i \|v_i\|_2`,
 
-        .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|^2
-                  \approx \tfrac2s (\nabla_\theta L(x + s g) - \nabla_\theta L(x)).
+        .. math:: \nabla_\theta \tfrac1N \sum_i \|g_i\|
+                  \approx \tfrac1s (\nabla_\theta L(x + s v) - \nabla_\theta L(x)).
 
         One scalar s moves the whole batch (of all processes), no sample by more than h: with batch statistics
         each loss depends on every input, and steps scaled sample by sample would estimate another derivative.
@@ -129,19 +166,21 @@ class GradientPenalty(Term):
         leaves = [leaf for leaf, g in zip(leaves, found, strict=True) if g is not None]
         here = [g for g in found if g is not None]
         gradient = gradient * len(x)
-        step = self._step(gradient, parallel=passes.parallel is not None)
-        moved, _ = passes.losses(replay, x.detach() + step * gradient)
+        slope = _SLOPES[self.gradient_norm](gradient)
+        step = self._step(slope, parallel=passes.parallel is not None)
+        moved, _ = passes.losses(replay, x.detach() + step * slope)
         whole = foreach("sub", torch.autograd.grad(moved.mean(), leaves), here)
-        foreach("mul_", whole, 2 * self.lambda_grad / step)
-        foreach("add_", whole, here)  # ∇L(x) + 2λ/s (∇L(x + s g) − ∇L(x))
+        foreach("mul_", whole, self.lambda_grad / step)
+        foreach("add_", whole, here)  # ∇L(x) + λ/s (∇L(x + s v) − ∇L(x))
         torch.autograd.backward(
             [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
         )
-        return {"cross_entropy": losses.mean(), **penalties, name: self.lambda_grad * mean_square(gradient)}, logits
+        penalty = self.lambda_grad * _MEANS[self.gradient_norm](gradient)
+        return {"cross_entropy": losses.mean(), **penalties, name: penalty}, logits
 
-    def _step(self, gradient: Tensor, parallel: bool) -> Tensor:
-        """Return s = h / max ‖gᵢ‖ over the batches of all processes."""
-        largest = largest_norm(gradient)
+    def _step(self, slope: Tensor, parallel: bool) -> Tensor:
+        """Return s = h / max ‖vᵢ‖ over the batches of all processes."""
+        largest = largest_norm(slope)
         if parallel:
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return self.difference_step / largest

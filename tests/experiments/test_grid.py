@@ -38,6 +38,7 @@ def test_every_run_of_an_experiment_is_a_run_of_its_own():
         {"train": {"device": "cpu"}},
         {"train": {"evaluate_every": 7}},
         {"train": {"epochs": 200}},  # the default, spelt out
+        {"method": {"gradient_norm": 2}},
     ],
     ids=str,
 )
@@ -53,6 +54,7 @@ def test_places_and_defaults_do_not_change_the_hash(change):
         {"model": {"width": 8}},
         {"method": {"name": "relu"}},
         {"method": {"lambda_beta": 0.5}},
+        {"method": {"gradient_norm": 1}},
         {"data": {"name": "digits", "limit_train": 100}},
     ],
     ids=str,
