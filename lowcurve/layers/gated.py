@@ -68,8 +68,8 @@ class LearnedSiLU(_Gated):
     """x ↦ xσ(βx): slope below 1.1, curvature at most β/2.
 
     >>> layer = LearnedSiLU(init_beta=1e4)
-    >>> [round(value, 3) for value in layer(torch.tensor([-1.0, 0.0, 1.0])).tolist()]
-    [0.0, 0.0, 1.0]
+    >>> [round(value, 3) for value in layer(torch.tensor([0.0, 1.0, 2.0])).tolist()]
+    [0.0, 1.0, 2.0]
     """
 
     def forward(self, x: Tensor) -> Tensor:
