@@ -63,17 +63,19 @@ class Evaluation:
     @cached_property
     def cells(self) -> tuple[RobustAccuracy, ...]:
         """Clean accuracy first (radius 0), then each attack by radius, then the worst of several attacks."""
+        return tuple(robust_accuracy(*place, survived.values()) for place, survived in self.survivors.items())
+
+    @cached_property
+    def survivors(self) -> dict[tuple[str, float], dict[int, bool]]:
+        """By attack and radius, in the order of `cells`: which samples are still classified as labeled."""
         clean = {row.sample: row.clean == row.label for row in self.rows}
-        single: dict[tuple[str, float], list[bool]] = defaultdict(list)
-        together: dict[float, dict[int, bool]] = defaultdict(dict)
+        single: dict[tuple[str, float], dict[int, bool]] = defaultdict(dict)
+        together: dict[tuple[str, float], dict[int, bool]] = defaultdict(dict)
         for row in self.rows:
-            single[row.attack, row.eps].append(not row.success)
-            together[row.eps][row.sample] = together[row.eps].get(row.sample, True) and not row.success
-        cells = [robust_accuracy(CLEAN, 0.0, clean.values())]
-        cells += [robust_accuracy(*key, survived) for key, survived in single.items()]
-        if len(self.attacks) > 1:
-            cells += [robust_accuracy(WORST, eps, survived.values()) for eps, survived in together.items()]
-        return tuple(cells)
+            single[row.attack, row.eps][row.sample] = not row.success
+            worst = together[WORST, row.eps]
+            worst[row.sample] = worst.get(row.sample, True) and not row.success
+        return {(CLEAN, 0.0): clean, **single, **(together if len(self.attacks) > 1 else {})}
 
     @cached_property
     def attacks(self) -> tuple[str, ...]:

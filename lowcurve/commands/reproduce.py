@@ -26,6 +26,9 @@ def reproduce(
     skip_recorded: Annotated[
         bool, typer.Option(help="Leave out runs whose numbers are on record in --results.")
     ] = False,
+    keep_weights: Annotated[
+        bool, typer.Option(help="Copy final weights to the folder `weights` in --results.")
+    ] = False,
     train_only: Annotated[bool, typer.Option(help="Train the runs, measure later.")] = False,
     show: Annotated[bool, typer.Option(help="Run nothing, show what is there.")] = False,
 ) -> None:
@@ -66,5 +69,10 @@ def reproduce(
         print_result(console, result)
         for path in write_result(result, results / preset):
             console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
+    if keep_weights:
+        from lowcurve.experiments import weights
+
+        kept = weights.keep_weights(results, [planned for one in asked for planned in one.grid(whole=True)])
+        console.print(plain(f"weights of {len(kept)} runs: {results / weights.FOLDER}"), style="dim", soft_wrap=True)
     if failures:
         raise UserError(f"{len(failures)} runs failed; run the same command again: {', '.join(failures)}")

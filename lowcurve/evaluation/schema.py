@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from lowcurve.evaluation.checked import Count, Name, Number, Numbers, Part, Text
+from lowcurve.evaluation.measurement import read_written
 
 Verdict = Literal["holds", "does not hold", "cannot tell", "not measured"]
 _POINT = r"-?\d{1,6}(\.\d{1,6})? -?\d{1,6}(\.\d{1,6})?"
@@ -27,6 +28,8 @@ class CellPart(Part):
     mean: Number
     std: Number | None
     values: dict[Name, Number]
+    low: Number | None = None  # of the 95 % interval
+    high: Number | None = None
 
 
 class RowPart(Part):
@@ -48,6 +51,8 @@ class VerdictPart(Part):
     source: Literal["paper", "project"]
     threshold: Number
     ours: Number | None
+    low: Number | None = None  # of the 95 % interval over samples and seeds
+    high: Number | None = None
     verdict: Verdict
     seeds: dict[Name, Number]
     seeds_that_agree: Count
@@ -200,6 +205,15 @@ class ResultFile(Part):
         return self
 
 
+def _readable(text: str) -> str:
+    if not len(read_written(text)):
+        raise ValueError("expected numbers of one sample at least")
+    return text
+
+
+Written = Annotated[str, Field(max_length=10_000_000, pattern=r"^[\w.+ :-]*$"), AfterValidator(_readable)]
+
+
 class Taken(Part):
     """A measurement of a run."""
 
@@ -209,6 +223,7 @@ class Taken(Part):
     seconds: Number
     environment: dict[Text, JsonValue] = Field(default_factory=dict)
     left_out: list[Text] = Field(default_factory=list)
+    per_sample: dict[Name, Written] = Field(default_factory=dict)
 
 
 class Line(Taken):

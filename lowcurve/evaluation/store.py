@@ -13,7 +13,7 @@ from typing import Any
 from lowcurve.environment import environment
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import check, read_json
-from lowcurve.evaluation.measurement import Task
+from lowcurve.evaluation.measurement import PER_SAMPLE, Task
 from lowcurve.evaluation.schema import Line, Taken
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.files import append, read_lines
@@ -26,10 +26,12 @@ def take(task: Task, subject: Subject, folder: Path) -> None:
     """Take a measurement of a trained run and add it to the run's others."""
     started = time.perf_counter()
     values = task.measure(subject, task.settings)
+    kept = values.pop(PER_SAMPLE, {}) if isinstance(values, dict) else {}
     line = {
         "name": task.name,
         "weights": _weights(folder),
         "values": values,
+        **({PER_SAMPLE: kept} if kept else {}),
         "settings": task.settings,
         "seed": SEED,
         "seconds": round(time.perf_counter() - started, 2),

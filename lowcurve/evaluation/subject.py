@@ -36,11 +36,16 @@ class Subject:
         """Return `count` test samples, the same for every model on this data."""
         return self.split().subset(count, SEED).batch(slice(None))
 
-    def accuracy(self, split: str = "test") -> float:
-        """Return the accuracy on a whole split."""
-        from lowcurve.training.loop import accuracy_and_loss
+    def hits(self, split: str = "test") -> Tensor:
+        """Return of each sample of a whole split whether it is classified as labeled."""
+        import torch
 
-        return accuracy_and_loss(self.model, self.split(split))[0]
+        from lowcurve.data.loader import batches
+
+        device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
+        parts = batches(self.split(split), 500, seed=0, epoch=0, shuffle=False, device=device)
+        with torch.no_grad():
+            return torch.cat([self.model(x).argmax(1) == y for x, y in parts]).cpu()
 
     def place(self, output: Path | None, name: str) -> Path | None:
         """Make the folder for a verb's files: `output`, or `name` in the run's folder; None where there is neither.

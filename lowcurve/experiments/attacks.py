@@ -1,9 +1,15 @@
 """Table of adversarial accuracy: ℓ₂ PGD over four radii."""
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, printed, rows
+
+if TYPE_CHECKING:
+    from lowcurve.attacks.table import Evaluation
 
 RADII = (0.05, 0.1, 0.15, 0.2)
 
@@ -15,13 +21,23 @@ def measure(subject: Subject, settings: Settings) -> Values:
     radii = settings["radii"]
     chosen = subject.split().subset(settings["samples"], SEED)
     found = evaluate(subject.model, chosen, ("pgd",), radii, steps={"pgd": settings["steps"]}, seed=SEED)
-    curve = [cell.accuracy for cell in found.curve("pgd")]
+    cells = {"accuracy": ("clean", 0.0), **{f"pgd_{radius:g}": ("pgd", radius) for radius in radii}}
     return {
-        "accuracy": curve[0],
-        **{f"pgd_{radius:g}": found.accuracy("pgd", radius) for radius in radii},
+        **accuracies(found, cells),
         "pgd_radii": [0.0, *radii],
-        "pgd_curve": [100 * accuracy for accuracy in curve],
+        "pgd_curve": [100 * cell.accuracy for cell in found.curve("pgd")],
         "flags": list(found.flags),
+    }
+
+
+def accuracies(found: "Evaluation", cells: Mapping[str, tuple[str, float]]) -> Values:
+    """Return the accuracy in each of the named `cells` (attack, radius), and which samples it counts."""
+    import torch
+
+    survived = {name: torch.tensor(list(found.survivors[cell].values())) for name, cell in cells.items()}
+    return {
+        **{name: found.accuracy(*cell) for name, cell in cells.items()},
+        PER_SAMPLE: {name: written(hits) for name, hits in survived.items()},
     }
 
 

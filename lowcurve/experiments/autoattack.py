@@ -1,28 +1,39 @@
-"""Table of adversarial accuracy: APGD-T and Square at one radius."""
+"""Table of adversarial accuracy: APGD-T, Square and the whole of AutoAttack's standard suite at one radius."""
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
-from lowcurve.experiments.claims import Claim
+from lowcurve.experiments.attacks import accuracies
+from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, printed, rows
 
 RADIUS = 0.15  # the paper prints none; its APGD-T accuracies lie just below its PGD accuracies at 0.15
+REST = ("apgd-ce", "fab-t")  # of the suite, beside the two that the paper prints
 
 
 def measure(subject: Subject, settings: Settings) -> Values:
-    """Attack by APGD-T and Square at one radius, each on its own."""
+    """Attack by APGD-T and Square, each on all samples, then by the rest of AutoAttack's standard suite.
+
+    APGD-CE and FAB-T are tried on what the first two leave: the suite counts a sample that any of its attacks breaks.
+    """
+    import torch
+
     from lowcurve.attacks.evaluate import evaluate
+    from lowcurve.data import Split
 
     radius = settings["radius"]
     chosen = subject.split().subset(settings["samples"], SEED)
     steps = {"apgd-t": settings["apgd_steps"], "square": settings["square_queries"]}
     found = evaluate(subject.model, chosen, tuple(steps), (radius,), steps=steps, seed=SEED)
-    return {
-        "accuracy": found.accuracy("clean", 0.0),
-        "apgd_t": found.accuracy("apgd-t", radius),
-        "square": found.accuracy("square", radius),
-        "worst": found.accuracy("worst", radius),
-        "flags": list(found.flags),
-    }
+    cells = {"accuracy": ("clean", 0.0), "apgd_t": ("apgd-t", radius), "square": ("square", radius)}
+    values = {**accuracies(found, cells), "flags": list(found.flags)}
+    suite = torch.tensor(list(found.survivors["worst", radius].values()))
+    if left := suite.nonzero().flatten().tolist():
+        survivors = Split(chosen.images[left], chosen.labels[left])
+        steps = dict.fromkeys(settings["rest"], settings["apgd_steps"])
+        rest = evaluate(subject.model, survivors, tuple(steps), (radius,), steps=steps, seed=SEED)
+        suite[left] = torch.tensor(list(rest.survivors["worst", radius].values()))
+    values["suite"], values[PER_SAMPLE]["suite"] = float(suite.double().mean()), written(suite)
+    return values
 
 
 AUTOATTACK = Measurement(
@@ -33,6 +44,7 @@ AUTOATTACK = Measurement(
         "radius": RADIUS,
         "apgd_steps": samples.apgd_steps,
         "square_queries": samples.square_queries,
+        "rest": list(REST),
     },
 )
 PAPER = printed(
@@ -59,17 +71,23 @@ TABLE = Experiment(
     columns=(
         Column("apgd_t", "APGD-T (%)", 2, "high", 100.0),
         Column("square", "Square (%)", 2, "high", 100.0),
+        Column("suite", "whole suite (%)", 2, "high", 100.0),
         ACCURACY,
     ),
     paper=PAPER,
     claims=(
         Claim("On par with adversarial training under APGD-T", "apgd_t[lcnn+gradreg] − apgd_t[adv] >= -3"),
         Claim("On par with adversarial training under Square", "square[lcnn+gradreg] − square[adv] >= -3"),
+        Claim("On par with adversarial training under the whole suite", "suite[lcnn+gradreg] − suite[adv] >= -3", OURS),
         Claim("Adversarial training on top adds robustness", "apgd_t[lcnn+gradreg+adv] − apgd_t[lcnn+gradreg] >= 0"),
-        Claim("… at the cost of accuracy", "accuracy[lcnn+gradreg+adv] − accuracy[lcnn+gradreg] <= 0"),
+        Claim("Adversarial training on top costs accuracy", "accuracy[lcnn+gradreg+adv] − accuracy[lcnn+gradreg] <= 0"),
         Claim("GradReg on top of CURE adds robustness", "apgd_t[cure+gradreg] − apgd_t[cure] >= 0"),
-        Claim("… at the cost of accuracy", "accuracy[cure+gradreg] − accuracy[cure] <= 0"),
+        Claim("GradReg on top of CURE costs accuracy", "accuracy[cure+gradreg] − accuracy[cure] <= 0"),
     ),
-    notes=(f"The paper prints no radius for this table; {RADIUS:g} is our reading (APGD-T just below PGD at 0.15).",),
+    notes=(
+        "The whole suite is AutoAttack's standard: APGD-CE, APGD-T, FAB-T and Square; a sample counts as broken where "
+        "any of them breaks it.",
+        f"The paper prints no radius for this table; {RADIUS:g} is our reading (APGD-T just below PGD at 0.15).",
+    ),
 )
 EXPERIMENTS = (TABLE,)

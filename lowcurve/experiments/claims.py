@@ -1,8 +1,9 @@
 """What the paper claims, as rows of a table, and what the numbers say of it: holds, does not, or cannot tell.
 
 A claim is a sentence and a formula: a cell, a ratio of two cells or a difference of two cells of one table, compared
-with a threshold. A cell is `column[row]`. The same claim is judged on our numbers and on the paper's own.
-Seeds that contradict each other cannot tell.
+with a threshold. A cell is `column[row]`. The same claim is judged on our numbers and on the paper's own. Ours are
+known to an interval over samples and seeds: where it lies on both sides of the threshold, or where there is none (one
+seed, and no samples kept), the numbers cannot tell.
 """
 
 import math
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy
 
 from lowcurve.errors import UserError
 
@@ -64,11 +67,23 @@ class Claim:
         if left is None or not more:
             return left
         right = more[0]
-        if right is None:
+        return None if right is None or (self._divides and not right) else self._join(left, right)
+
+    def values(self, draws: Mapping[Cell, numpy.ndarray]) -> numpy.ndarray | None:
+        """Return the quantity in each of many draws of its cells, None where a cell has none."""
+        found = [draws.get(cell) for cell in self.cells]
+        if any(cell is None for cell in found):
             return None
-        if self._parts[2] == "/":
-            return left / right if right else None
-        return left - right
+        left, *more = found
+        with numpy.errstate(divide="ignore", invalid="ignore"):
+            return self._join(left, more[0]) if more else left
+
+    @property
+    def _divides(self) -> bool:
+        return self._parts[2] == "/"
+
+    def _join(self, left: Any, right: Any) -> Any:
+        return left / right if self._divides else left - right
 
     def judge(self, value: float | None) -> "Verdict":
         """Compare a quantity with the threshold."""
@@ -77,16 +92,42 @@ class Claim:
         holds = value <= self.threshold if self._parts[-2] == "<=" else value >= self.threshold
         return "holds" if holds else "does not hold"
 
+    def judge_interval(self, value: float | None, low: float | None, high: float | None) -> "Verdict":
+        """Compare an interval around a quantity with the threshold.
+
+        >>> claim = Claim("halves curvature", "curvature[lcnn] / curvature[standard] <= 0.5")
+        >>> [claim.judge_interval(0.4, *ends) for ends in ((0.3, 0.5), (0.3, 0.6), (None, None))]
+        ['holds', 'cannot tell', 'cannot tell']
+        """
+        if (rough := self.judge(value)) == "not measured":
+            return rough
+        if low is None or high is None or self.judge(low) != self.judge(high):
+            return "cannot tell"
+        return self.judge(low)
+
+
+def middle(draws: numpy.ndarray | None) -> tuple[float | None, float | None]:
+    """Return the ends of the middle 95 % of the draws, None where there are no draws or a draw has no value."""
+    if draws is None or not numpy.isfinite(draws).all():
+        return None, None
+    low, high = numpy.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
+
 
 def verdicts(
-    claims: Sequence[Claim], ours: Lookup, paper: Lookup, by_seed: Mapping[int, Lookup]
+    claims: Sequence[Claim],
+    ours: Lookup,
+    paper: Lookup,
+    by_seed: Mapping[int, Lookup],
+    draws: Mapping[Cell, numpy.ndarray],
 ) -> list[dict[str, Any]]:
-    """Judge each claim on the means, on each seed alone, and on the paper's numbers."""
+    """Judge each claim by its interval in the `draws`, on each seed alone, and on the paper's numbers."""
     judged = []
     for claim in claims:
         value, printed = claim.value(ours), claim.value(paper)
         seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.value(lookup)) is not None}
         alone = [claim.judge(found) for found in seeds.values()]
+        low, high = middle(claim.values(draws)) if value is not None else (None, None)
         judged.append(
             {
                 "text": claim.text,
@@ -94,7 +135,9 @@ def verdicts(
                 "source": claim.source,
                 "threshold": claim.threshold,
                 "ours": value,
-                "verdict": "cannot tell" if len({*alone}) > 1 else claim.judge(value),
+                "low": low,
+                "high": high,
+                "verdict": claim.judge_interval(value, low, high),
                 "seeds": {str(seed): found for seed, found in seeds.items()},
                 "seeds_that_agree": alone.count(claim.judge(value)),
                 "paper": printed,

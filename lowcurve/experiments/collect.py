@@ -6,6 +6,7 @@ from typing import Any
 
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import check, read_json
+from lowcurve.evaluation.measurement import PER_SAMPLE
 from lowcurve.evaluation.schema import ResultFile
 from lowcurve.evaluation.store import find, taken
 from lowcurve.experiments.experiment import Measured
@@ -40,8 +41,7 @@ def collect(asked: Request) -> Result:
         record = (
             update_record(asked.records, planned, found) if planned.trained else read_record(asked.records, planned)
         )
-        values = {key: value for taken in found.values() for key, value in taken["values"].items()}
-        measured.setdefault(planned.row.key, {})[planned.seed] = values
+        measured.setdefault(planned.row.key, {})[planned.seed] = _joined(found)
         runs.setdefault(planned.row.key, []).append(planned.name)
         setting = record["setting"]
     try:
@@ -51,6 +51,13 @@ def collect(asked: Request) -> Result:
             f"a measurement of {asked.name} under {asked.output} or {asked.records} holds something else than its "
             f"numbers ({type(error).__name__}: {error}); delete that run's `measurements.jsonl` or record"
         ) from error
+
+
+def _joined(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all values of several measurements, and whose samples each rests on."""
+    values = {key: value for one in found.values() for key, value in one["values"].items()}
+    kept = {key: (name, text) for name, one in found.items() for key, text in one.get(PER_SAMPLE, {}).items()}
+    return {**values, PER_SAMPLE: kept}
 
 
 def known(asked: Request, planned: PlannedRun) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ threshold is beyond the 95 % interval of what it compares, which the comments be
 from dataclasses import replace
 from pathlib import Path
 
-from lowcurve.evaluation.measurement import Measurement, Samples, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Samples, Settings, Values, written
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments import attacks, gradient_robustness
 from lowcurve.experiments.claims import OURS, Claim
@@ -44,9 +44,11 @@ def measure(subject: Subject, settings: Settings) -> Values:
         found = certify(subject.model, x, y)
     except UserError as refusal:
         return {"certificate_refused": str(refusal)}
-    shares = [float((found.radius > radius).double().mean()) for radius in settings["radii"]]
+    proven = {radius: found.radius > radius for radius in settings["radii"]}
+    shares = [float(held.double().mean()) for held in proven.values()]
     return {
         **{f"certified_{radius:g}": share for radius, share in zip(settings["radii"], shares, strict=True)},
+        PER_SAMPLE: {f"certified_{radius:g}": written(held) for radius, held in proven.items()},
         "certified_radii": settings["radii"],
         "certified_curve": [100 * share for share in shares],
         "certified_radius": found.radius.median().item(),

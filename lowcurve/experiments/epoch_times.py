@@ -1,11 +1,12 @@
 """Table of epoch times: what each method costs per epoch, measured in rotation in one process."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from lowcurve.evaluation.measurement import PER_SAMPLE, written
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.experiment import Column, Experiment, printed, rows
 from lowcurve.progress import track
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from lowcurve.experiments.grid import PlannedRun
     from lowcurve.experiments.presets import Preset
 
-TURNS = 3
+TURNS = 5
 SECONDS = {  # on a GTX 1080 Ti ("~")
     "standard": 100,
     "softplus-wd": 100,
@@ -43,20 +44,38 @@ def time_epochs(runs: "Sequence[PlannedRun]", preset: "Preset") -> tuple[str, di
         turns = [(turn, planned) for turn in range(TURNS) for planned in runs]
         for turn, planned in track(turns, "timing"):
             speeds[planned.row.key].append(_speed(planned, preset.epoch_images, Path(folder) / str(turn)))
-    medians = {row: statistics.median(found) for row, found in speeds.items()}
     model = runs[0].config.model
     title = MODEL_TITLES.get(model.name, model.name)
     setting = f"{dataset.title}, {title} of width {model.width}, {torch.get_num_threads()} thread(s)"
+    standard = statistics.median(speeds["standard"]) if "standard" in speeds else None
     return setting, {
-        planned.row.key: {
-            planned.seed: {
-                "images_per_second": medians[planned.row.key],
-                "epoch_seconds": len(dataset.train) / medians[planned.row.key],
-                "relative_seconds": medians["standard"] / medians[planned.row.key] if "standard" in medians else None,
-            }
-        }
+        planned.row.key: {planned.seed: _values(speeds[planned.row.key], len(dataset.train), standard)}
         for planned in runs
     }
+
+
+def _values(speeds: Sequence[float], images: int, standard: float | None) -> dict[str, Any]:
+    """Return the speed in each turn as that of a sample, and what an epoch of so many `images` takes."""
+    import torch
+
+    median = statistics.median(speeds)
+    return {
+        "turn_speed": statistics.fmean(speeds),
+        "turn_speed_median": median,
+        "train_images": images,
+        "relative_seconds": standard / median if standard else None,
+        PER_SAMPLE: {"turn_speed": ("turns", written(torch.tensor(speeds)))},
+    }
+
+
+def epoch(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the speed as the median of the turns, and the seconds of an epoch.
+
+    >>> epoch({"turn_speed_median": 50.0, "train_images": 1000})
+    {'images_per_second': 50.0, 'epoch_seconds': 20.0}
+    """
+    speed = values["turn_speed_median"]
+    return {"images_per_second": speed, "epoch_seconds": values["train_images"] / speed}
 
 
 def _speed(planned: "PlannedRun", images: int, output: Path) -> float:
@@ -75,6 +94,7 @@ TABLE = Experiment(
     rows=rows(*SECONDS, ours=("relu",)),
     measurements=(),
     together=time_epochs,
+    derive=epoch,
     seeds=(0,),
     columns=(
         Column("epoch_seconds", "s / epoch", 2),
@@ -94,7 +114,8 @@ TABLE = Experiment(
         ),
     ),
     notes=(
-        "Methods take turns, so that a change of load falls on all of them; the median over the turns is shown. "
+        "Methods take turns, so that a change of load falls on all of them; the median over the turns is shown, and "
+        "intervals are over turns. "
         "Seconds are scaled to an epoch of the preset's training set; the paper's are for a GTX 1080 Ti.",
     ),
 )

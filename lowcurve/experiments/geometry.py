@@ -1,6 +1,6 @@
 """Table of model geometry: gradient norm, Hessian norm, curvature and accuracy on test data."""
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Row, printed, rows
@@ -16,13 +16,19 @@ def measure(subject: Subject, settings: Settings) -> Values:
     functions = tuple(settings["of"])
     count, tol = settings["samples"], settings["tol"]
     found = measure(subject.model, subject.split(split), count=count, of=functions, tol=tol, seed=SEED)
-    values: Values = {"accuracy": subject.accuracy(split)}
+    hits = subject.hits(split)
+    values: Values = {"accuracy": float(hits.double().mean())}
+    kept = {"accuracy": written(hits)}
     for name in found.columns:
         if name.endswith(MEASURES):
             summary = found.summary(name)
             values |= {name: summary.mean, f"{name}_median": summary.median}
             values |= {f"{name}_top_share": summary.top_share, f"{name}_not_finite": summary.not_finite}
-    return {("train_" if split == "train" else "") + key: value for key, value in values.items()}
+            kept[name] = written(found[name])
+    prefix = "train_" if split == "train" else ""
+    return {prefix + key: value for key, value in values.items()} | {
+        PER_SAMPLE: {prefix + key: text for key, text in kept.items()}
+    }
 
 
 GEOMETRY = Measurement(

@@ -1,6 +1,9 @@
 """Figure of gradient robustness: relative change of the gradient under random noise, and the predicted trend."""
 
-from lowcurve.evaluation.measurement import Measurement, Samples, Settings, Values
+from collections.abc import Mapping
+from typing import Any
+
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Samples, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.experiment import Column, Curve, Experiment, rows
@@ -14,15 +17,29 @@ def measure(subject: Subject, settings: Settings) -> Values:
     found = gradient_stability(subject.model, x, y, settings["radii"], samples=settings["draws"], seed=SEED)
     change, predicted = found.mean.tolist(), found.predicted.tolist()
     middle = len(change) // 2
+    places = {"stability_small": 0, "stability_middle": middle, "stability_large": -1}
+    changes = found.values.nanmean(dim=1)  # over directions
     return {
         "stability_radii": settings["radii"],
         "stability_curve": change,
         "stability_predicted": predicted,
-        "stability_small": change[0],
-        "stability_middle": change[middle],
-        "stability_large": change[-1],
-        "stability_over_theory": change[middle] / predicted[middle] if predicted[middle] else None,
+        "stability_theory": predicted[middle],
+        **{name: change[place] for name, place in places.items()},
+        PER_SAMPLE: {
+            "stability_theory": written(found.quadratic[middle]),
+            **{name: written(changes[place]) for name, place in places.items()},
+        },
     }
+
+
+def over_theory(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the change in units of the predicted one, at the middle radius.
+
+    >>> over_theory({"stability_middle": 0.1, "stability_theory": 0.4})
+    {'stability_over_theory': 0.25}
+    """
+    predicted = values.get("stability_theory")
+    return {"stability_over_theory": values["stability_middle"] / predicted} if predicted else {}
 
 
 def _settings(samples: Samples) -> Settings:
@@ -57,6 +74,7 @@ def _figure(data: str, name: str, title: str) -> Experiment:
             Column("stability_over_theory", "change / ‖ε‖ C_f at 0.01", 3, "none"),
         ),
         curves=(CURVE,),
+        derive=over_theory,
         claims=(
             Claim(
                 "LCNN + GradReg's gradients are an order of magnitude more stable at ‖ε‖ = 0.1",

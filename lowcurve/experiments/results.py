@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from lowcurve.environment import environment
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.schema import Record, ResultFile
-from lowcurve.experiments.claims import Cell, verdicts
+from lowcurve.experiments.claims import Cell, middle, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
+from lowcurve.experiments.redraw import redraw
 from lowcurve.files import write_json
 
 
@@ -94,6 +97,7 @@ def tabulate(
     command: str = "",
 ) -> dict[str, Any]:
     """Turn what was measured into the parts of a `Result`, with what a reader needs to make it again."""
+    draws = redraw(measured, experiment.columns, experiment.derive)
     return {
         "experiment": experiment.name,
         "title": experiment.title,
@@ -113,19 +117,19 @@ def tabulate(
                 "cells": {
                     column.key: cell
                     for column in experiment.columns
-                    if (cell := _cell(column, measured.get(row.key, {}))) is not None
+                    if (cell := _cell(column, measured.get(row.key, {}), draws.get((row.key, column.key)))) is not None
                 },
                 "paper": {key: list(number) for key, number in experiment.paper.get(row.key, {}).items()},
                 "runs": list(runs.get(row.key, [])),
             }
             for row in experiment.rows
         ],
-        "verdicts": _judge(experiment, measured),
+        "verdicts": _judge(experiment, measured, draws),
         "curves": [lines for curve in experiment.curves if (lines := _lines(experiment, curve, measured))["lines"]],
     }
 
 
-def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]], draws: numpy.ndarray | None) -> dict[str, Any] | None:
     values = {
         str(seed): value * column.scale
         for seed, found in sorted(seeds.items())
@@ -134,14 +138,17 @@ def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, A
     if not values:
         return None
     numbers = list(values.values())
+    low, high = middle(draws)
     return {
         "mean": statistics.fmean(numbers),
         "std": statistics.stdev(numbers) if len(numbers) > 1 else None,
         "values": values,
+        "low": low,
+        "high": high,
     }
 
 
-def _judge(experiment: Experiment, measured: Measured) -> list[dict[str, Any]]:
+def _judge(experiment: Experiment, measured: Measured, draws: Mapping[Cell, numpy.ndarray]) -> list[dict[str, Any]]:
     scale = {column.key: column.scale for column in experiment.columns}
 
     def cell(position: Cell, seed: int | None = None) -> float | None:
@@ -157,7 +164,7 @@ def _judge(experiment: Experiment, measured: Measured) -> list[dict[str, Any]]:
 
     seeds = sorted({seed for found in measured.values() for seed in found})
     by_seed = {seed: (lambda position, seed=seed: cell(position, seed)) for seed in seeds}
-    return verdicts(experiment.claims, cell, printed, by_seed)
+    return verdicts(experiment.claims, cell, printed, by_seed, draws)
 
 
 def _lines(experiment: Experiment, curve: Curve, measured: Measured) -> dict[str, Any]:

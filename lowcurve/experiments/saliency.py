@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import Column, Experiment, Measured, rows
@@ -28,12 +28,13 @@ def measure(subject: Subject, settings: Settings) -> Values:
     noisy = x + (settings["radius"] * F.normalize(noise)).view_as(x)
     with observing(subject.model):
         maps = [_gradient(subject.model, inputs, y) for inputs in (x, noisy)]
-    cosine = F.cosine_similarity(maps[0].flatten(1), maps[1].flatten(1)).nanmean().item()
+    cosines = F.cosine_similarity(maps[0].flatten(1), maps[1].flatten(1))
     # Pictures are kept of data that comes with a package; other images are not ours to copy into results.
     source = DATASETS.get(subject.dataset.name)
     shown = range(min(settings["shown"], len(x)) if source and source.read else 0)
     return {
-        "saliency_cosine": cosine,
+        "saliency_cosine": cosines.nanmean().item(),
+        PER_SAMPLE: {"saliency_cosine": written(cosines)},
         "saliency_radius": settings["radius"],
         "saliency_labels": [subject.dataset.class_names[int(y[index])] for index in shown],
         "saliency_images": [x[index].mean(0).tolist() for index in shown],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import ACCURACY, LABELS, Column, Experiment, Measured, Row
@@ -18,7 +18,9 @@ METHODS = ("standard", "lcnn", "lcnn+gradreg")
 
 def measure(subject: Subject, settings: Settings) -> Values:
     """Count the training images, and ask how many of them are right."""
-    return {"train_images": len(subject.split("train")), "train_accuracy": subject.accuracy("train")}
+    hits = subject.hits("train")
+    values = {"train_images": len(hits), "train_accuracy": float(hits.double().mean())}
+    return values | {PER_SAMPLE: {"train_accuracy": written(hits)}}
 
 
 FIT = Measurement("few-images", measure, lambda samples: {})

@@ -79,6 +79,7 @@ def _templates() -> "Environment":
     )
     environment.globals.update(
         number=tables.number,
+        with_interval=tables.with_interval,
         ours=tables.ours,
         paper=tables.paper,
         has_paper=tables.has_paper,

@@ -30,6 +30,26 @@ def _digits(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
+def with_interval(judged: dict[str, Any], digits: int) -> str:
+    """Print our quantity of a claim with its 95 % interval.
+
+    >>> with_interval({"ours": 0.1441, "low": 0.106, "high": 0.1803}, 3), with_interval({"ours": None}, 3)
+    ('0.144 [0.106, 0.180]', '–')
+    """
+    return number(judged["ours"], digits=digits) + _brackets(judged, digits)
+
+
+def _brackets(part: dict[str, Any], digits: int) -> str:
+    low, high = part.get("low"), part.get("high")
+    return "" if low is None or high is None else f" [{_digits(low, digits)}, {_digits(high, digits)}]"
+
+
+def ours_in_full(row: dict[str, Any], column: dict[str, Any]) -> str:
+    """Print our cell of a row with its 95 % interval."""
+    cell = row["cells"].get(column["key"])
+    return ours(row, column) + (_brackets(cell, column["digits"]) if cell else "")
+
+
 def ours(row: dict[str, Any], column: dict[str, Any]) -> str:
     """Print our cell of a row."""
     cell = row["cells"].get(column["key"])
@@ -54,21 +74,26 @@ def runs(row: dict[str, Any]) -> str:
 
 def markdown(result: Result) -> str:
     """Return the table, the paper's numbers in a second one, verdicts, and the command that makes it again."""
-    lines = [f"## {text.markdown(result.title)}", "", text.markdown(f"{result.source}; here {_where(result)}."), ""]
-    lines += _grid(result, "ours", ours)
+    return "\n".join([f"## {text.markdown(result.title)}", "", *markdown_body(result), ""])
+
+
+def markdown_body(result: Result) -> list[str]:
+    """Return the lines of `markdown` below its heading."""
+    lines = [text.markdown(f"{result.source}; here {_where(result)}."), ""]
+    lines += _grid(result, "ours", ours_in_full)
     if has_paper(result):
         lines += ["", "The paper's numbers:", "", *_grid(result, "paper", paper)]
     if result.verdicts:
         lines += ["", "| claim | as tested | ours | verdict | paper |", "|---|---|--:|---|--:|"]
         lines += [
             f"| {text.markdown(v['text'])}{_by(v)} | {text.markdown_code(v['formula'])} | "
-            f"{number(v['ours'], digits=3)} | {VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | "
+            f"{with_interval(v, 3)} | {VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | "
             f"{number(v['paper'], digits=3)} |"
             for v in result.verdicts
         ]
     lines += ["", *(f"- {text.markdown(note)}" for note in result.notes)] if result.notes else []
     made = f"Made by {text.markdown_code(result.command)} ({text.markdown(_versions(result))})."
-    return "\n".join([*lines, "", made, ""])
+    return [*lines, "", made]
 
 
 def _grid(result: Result, which: str, cell: Any) -> list[str]:

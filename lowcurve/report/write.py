@@ -1,14 +1,20 @@
-"""Write a result in every form: Markdown, LaTeX and CSV beside its JSON, and its figures."""
+"""Write a result in every form: Markdown, LaTeX and CSV beside its JSON, its figures, and the page over all results."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 from lowcurve import text
 from lowcurve.errors import UserError
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result, load_results
+from lowcurve.experiments.weights import FOLDER as WEIGHTS
+from lowcurve.experiments.weights import read_manifest
 from lowcurve.files import make_folder, read_bytes, write_atomic
+from lowcurve.report.overview import fold, overview
 from lowcurve.report.plots import draw_curves
-from lowcurve.report.tables import csv_text, latex, markdown
+from lowcurve.report.tables import csv_text, latex, markdown, markdown_body, number
 
 MARKER = "<!-- below this line: made by `lowcurve report` -->"
 FORMS = {"md": markdown, "tex": latex, "csv": csv_text}
@@ -26,18 +32,73 @@ def write_result(result: Result, folder: Path) -> list[Path]:
 
 
 def write_index(folder: Path) -> Path:
-    """Write `folder`/README.md: what is there above the marker stays, below it come the tables of all results."""
+    """Write `folder`/README.md."""
+    path = folder / "README.md"
+    write_atomic(path, index(folder))
+    return path
+
+
+def index(folder: Path) -> str:
+    """Return the page over all results: what is there above the marker, then claims, pictures, every table folded."""
     path = folder / "README.md"
     head = _by_hand(path) if path.exists() else "# Results\n\n"
-    tables = []
-    for source, result in load_results(folder).items():
-        place = quote(source.relative_to(folder).with_suffix("").as_posix())
-        table = markdown(result).replace("## ", f"## {result.experiment} ({result.preset}): ", 1)
-        title = text.markdown(result.title)
-        pictures = [f"![{title}]({quote(path.relative_to(folder).as_posix())})" for path in figures(source)]
-        tables += [table, *pictures, f"Files: [JSON]({place}.json), [CSV]({place}.csv), [LaTeX]({place}.tex).", ""]
-    write_atomic(path, head + MARKER + "\n\n" + "\n".join(tables))
-    return path
+    results = load_results(folder)
+    lines = ["## Claims", "", *overview(list(results.values()))]
+    pictures = _pictures(results)
+    if pictures:
+        lines += ["", "## Pictures"]
+    for source, result in pictures.items():
+        shown = [_image(result, drawn, folder) for drawn in figures(source)]
+        lines += ["", f"{text.markdown(f'{result.title}. {result.setting}')} (`{result.preset}`).", "", *shown]
+    lines += ["", "## Tables"]
+    for source, result in results.items():
+        title = f"{result.experiment} ({result.preset}): {result.title}"
+        lines += ["", *fold(title, _details(source, result, folder, pictured=source in pictures))]
+    lines += _weights(folder)
+    return head + MARKER + "\n\n" + "\n".join(lines) + "\n"
+
+
+def _pictures(results: Mapping[Path, Result]) -> dict[Path, Result]:
+    """Return for each figure the result with the largest preset that has drawn it, in the order of the paper."""
+    size = {name: position for position, name in enumerate(PRESETS)}
+    chosen: dict[str, Path] = {}
+    for source in sorted(results, key=lambda source: size.get(results[source].preset, -1)):
+        if figures(source):
+            chosen[results[source].experiment] = source
+    order = {name: position for position, name in enumerate(EXPERIMENTS)}
+    return {
+        source: results[source]
+        for name, source in sorted(chosen.items(), key=lambda item: order.get(item[0], len(order)))
+    }
+
+
+def _details(source: Path, result: Result, folder: Path, pictured: bool) -> list[str]:
+    place = quote(source.relative_to(folder).with_suffix("").as_posix())
+    drawn = [] if pictured else [_image(result, path, folder) for path in figures(source)]
+    files = f"Files: [JSON]({place}.json), [CSV]({place}.csv), [LaTeX]({place}.tex)."
+    return [*markdown_body(result), "", *drawn, *([""] if drawn else []), files]
+
+
+def _image(result: Result, path: Path, folder: Path) -> str:
+    return f"![{text.markdown(result.title)}]({quote(path.relative_to(folder).as_posix())})"
+
+
+def _weights(folder: Path) -> list[str]:
+    """Return a folded table of the final weights that are kept beside the results."""
+    kept = read_manifest(folder)
+    if not kept:
+        return []
+    head = ["", "| run | accuracy (%) | SHA-256 of the weights |", "|---|--:|---|"]
+    rows = [
+        f"| [{text.markdown(name)}]({WEIGHTS}/{quote(name)}) | {number(100 * one['accuracy'])} | "
+        f"{text.markdown_code(one['sha256'])} |"
+        for name, one in kept.items()
+    ]
+    use = (
+        "`lowcurve measure`, `attack`, `certify` and `lc.load` take each of these folders as a run; the digests of the "
+    )
+    use += f"samples that each was trained and tested on are in [the manifest]({WEIGHTS}/manifest.json)."
+    return ["", "## Weights", "", *fold(f"Final weights of {len(kept)} runs", [use, *head, *rows])]
 
 
 def _by_hand(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Claims are judged as they say, and each refers to cells that its table has."""
 
+import numpy
 import pytest
 
 from lowcurve.errors import UserError
@@ -76,7 +77,28 @@ def test_seeds_that_disagree_are_counted():
     claim = Claim("", "c[a] / c[b] <= 1")
     seeds = {0: {("a", "c"): 1.0, ("b", "c"): 2.0}, 1: {("a", "c"): 3.0, ("b", "c"): 2.0}, 2: {}}
     mean = {("a", "c"): 2.0, ("b", "c"): 2.0}
-    (found,) = verdicts([claim], mean.get, {}.get, {seed: cells.get for seed, cells in seeds.items()})
+    draws = {("a", "c"): numpy.array([1.0, 2.0, 3.0]), ("b", "c"): numpy.array([2.0, 2.0, 2.0])}
+    (found,) = verdicts([claim], mean.get, {}.get, {seed: cells.get for seed, cells in seeds.items()}, draws)
     assert found["verdict"] == "cannot tell"
     assert found["seeds"] == {"0": 0.5, "1": 1.5}
     assert found["seeds_that_agree"] == 1
+
+
+@pytest.mark.parametrize(
+    ("draws", "verdict"),
+    [
+        ([0.1, 0.2], "holds"),
+        ([0.6, 0.7], "does not hold"),
+        ([0.4, 0.6], "cannot tell"),
+        ([0.1, numpy.inf], "cannot tell"),  # a draw without a value: nobody knows how far it goes
+        (None, "cannot tell"),
+    ],
+)
+def test_a_verdict_is_that_of_the_whole_interval(draws, verdict):
+    claim = Claim("", "c[a] <= 0.5")
+    cell = ("a", "c")
+    known = {} if draws is None else {cell: numpy.array(draws)}
+    (found,) = verdicts([claim], {cell: 0.15}.get, {}.get, {}, known)
+    assert found["verdict"] == verdict
+    (absent,) = verdicts([claim], {}.get, {}.get, {}, known)
+    assert absent["verdict"] == "not measured"

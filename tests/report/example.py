@@ -3,6 +3,13 @@
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.results import Result, tabulate
 
+
+
+def kept(curvatures: str, right: int, wrong: int) -> dict[str, tuple[str, str]]:
+    """Return what is kept of samples whose means are those of a run below."""
+    return {"curvature": ("geometry", curvatures), "accuracy": ("geometry", "bits:" + "1" * right + "0" * wrong)}
+
+
 MEASURED = {
     "standard": {
         0: {
@@ -11,6 +18,7 @@ MEASURED = {
             "curvature": 100.0,
             "accuracy": 0.90,
             "margin_curvature": 50.0,
+            "per_sample": kept("80 120 100 100", 18, 2),
         },
         1: {
             "gradient_norm": 3.0,
@@ -18,9 +26,18 @@ MEASURED = {
             "curvature": 120.0,
             "accuracy": 0.92,
             "margin_curvature": 60.0,
+            "per_sample": kept("120 100 140 120", 23, 2),
         },
     },
-    "lcnn": {0: {"gradient_norm": 2.5, "hessian_norm": 30.0, "curvature": 10.0, "accuracy": 0.89}},
+    "lcnn": {
+        0: {
+            "gradient_norm": 2.5,
+            "hessian_norm": 30.0,
+            "curvature": 10.0,
+            "accuracy": 0.89,
+            "per_sample": kept("8 12 10 10", 89, 11),
+        },
+    },
 }
 RUNS = {
     "standard": ["digits-resnet18-standard-s0-00000000", "digits-resnet18-standard-s1-11111111"],

@@ -161,8 +161,10 @@ def test_lines_that_coincide_are_told_apart():
 
 def test_what_was_not_measured_is_folded_away(page):
     before, folded = page.split("</style>")[1].split("not measured</summary>")
-    assert 'class="open"' not in before
-    assert 'class="open"' in folded
+    unmeasured = '<span class="mark" aria-hidden="true">–</span>'
+    assert unmeasured not in before
+    assert unmeasured in folded
+    assert 'class="open"' in before  # what the numbers cannot tell is not folded away
 
 
 def test_the_switch_is_there_only_where_the_paper_has_numbers(page):
