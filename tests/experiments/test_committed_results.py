@@ -1,5 +1,6 @@
 """What is committed in results/ hangs together: every number comes from a run whose recipe and record are there."""
 
+import hashlib
 import statistics
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.grid import fingerprint
 from lowcurve.experiments.results import load_results, load_runs
+from lowcurve.experiments.weights import read_manifest
+from lowcurve.report.write import index
 from lowcurve.training.config import read_config
 
 ROOT = Path(__file__).parents[2] / "results"
@@ -56,8 +59,11 @@ def test_verdicts_follow_from_the_numbers(path):
     alone = [{place: cell["values"].get(seed) for place, cell in cells.items()} for seed in sorted(seeds)]
     for verdict in result.verdicts:
         claim = Claim(verdict["text"], verdict["formula"])
+        value, low, high = claim.value(means.get), verdict["low"], verdict["high"]
+        assert verdict["verdict"] == claim.judge_interval(value, low, high)
         found = {claim.judge(claim.value(one.get)) for one in alone} - {"not measured"}
-        assert verdict["verdict"] == ("cannot tell" if len(found) > 1 else claim.judge(claim.value(means.get)))
+        assert len(found) < 2 or verdict["verdict"] == "cannot tell"  # seeds that contradict each other
+        assert low is None or low <= value <= high
 
 
 @pytest.mark.skipif(not RESULTS, reason="no results are committed")
@@ -65,7 +71,15 @@ def test_the_index_shows_every_result_and_every_linked_file_is_there():
     import re
 
     text = (ROOT / "README.md").read_text()
+    assert text == index(ROOT)  # made by the code from these files
     for result in RESULTS.values():
-        assert f"## {result.experiment} ({result.preset})" in text
+        assert f"<summary>{result.experiment} ({result.preset})" in text
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("name", read_manifest(ROOT))
+def test_weights_are_those_of_the_manifest(name):
+    kept, data = read_manifest(ROOT)[name], (ROOT / "weights" / name / "model.safetensors").read_bytes()
+    assert (hashlib.sha256(data).hexdigest(), len(data)) == (kept["sha256"], kept["bytes"])
+    assert read_config(ROOT / "weights" / name / "config.toml").run_name == name

@@ -35,7 +35,9 @@ def draws(measured, derive=lambda values: {}):
 def test_an_interval_over_samples_is_that_of_scipy(count, column, statistic):
     values = numpy.random.default_rng(count).gamma(2.0, size=count)
     found = middle(draws({"a": {0: run(values)}})["a", column])
-    other = scipy.stats.bootstrap((values,), statistic, method="percentile", n_resamples=4000, rng=1).confidence_interval
+    other = scipy.stats.bootstrap(
+        (values,), statistic, method="percentile", n_resamples=4000, rng=1
+    ).confidence_interval
     width = other.high - other.low
     assert found == pytest.approx((other.low, other.high), abs=0.12 * width)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from lowcurve.cli import app
@@ -20,9 +21,10 @@ from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import _pending, reproduce_all
 from lowcurve.experiments.request import Request, request
 from lowcurve.experiments.results import load_results, load_runs
+from lowcurve.experiments.weights import keep_weights, read_manifest
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
-from lowcurve.training.runs import Run
+from lowcurve.training.runs import Run, load
 from lowcurve.training.toml import parse_pairs
 
 TINY = Preset(
@@ -141,6 +143,24 @@ def test_pictures_outlive_their_runs(tmp_path):
     again = collect(asked)
     assert (again.extra, again.curves, again.rows) == (result.extra, result.curves, result.rows)
     assert len(_pending(replace(asked, skip_recorded=True))) == len(asked.grid())
+
+
+def test_weights_are_kept_as_runs_with_a_manifest(done, tmp_path):
+    """What lies beside the results is all that the verbs need, and says whose it is."""
+    results = tmp_path / "elsewhere"
+    kept = keep_weights(results, done.grid())
+    assert read_manifest(results) == kept and len(kept) == 2
+    x = torch.rand(3, 1, 8, 8)
+    for planned in done.grid():
+        copy = results / "weights" / planned.name
+        assert torch.equal(load(copy)(x), load(planned.folder)(x))
+        assert kept[planned.name]["sha256"] == Run(copy).summary["weights_sha256"]
+        assert str(tmp_path) not in "".join(path.read_text() for path in copy.glob("*[ln]"))  # .toml, .json
+    assert len({one["test_samples"] for one in kept.values()}) == 1
+    assert keep_weights(results, done.grid()[:1]) == kept  # what is there stays
+    (done.grid()[0].folder / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(UserError, match="train it again"):
+        keep_weights(results, done.grid())
 
 
 def _check_against_the_library(asked, result):

@@ -4,7 +4,6 @@ from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.results import Result, tabulate
 
 
-
 def kept(curvatures: str, right: int, wrong: int) -> dict[str, tuple[str, str]]:
     """Return what is kept of samples whose means are those of a run below."""
     return {"curvature": ("geometry", curvatures), "accuracy": ("geometry", "bits:" + "1" * right + "0" * wrong)}

@@ -1,0 +1,84 @@
+"""The page over all results: claims first, failed ones too; what is not measured says so; the rest unfolds."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.results import tabulate
+from lowcurve.report.overview import overview
+from lowcurve.report.write import index, write_index
+from tests.report.example import example
+from tests.report.test_hostile import evil
+
+
+def judged(**verdicts):
+    """A result whose claims have been judged as given, by formula."""
+    found = {v["formula"]: v for v in tabulate(EXPERIMENTS["table-geometry"], {}, {})["verdicts"]}
+    return [{**found[formula], **more} for formula, more in verdicts.items()]
+
+
+HALVES = "curvature[lcnn] / curvature[standard] <= 0.5"
+KEEPS = "accuracy[lcnn] − accuracy[standard] >= -1"
+SIXTH = "curvature[lcnn] / curvature[standard] <= 0.166667"
+HOLDS = {"ours": 0.2, "low": 0.15, "high": 0.3, "verdict": "holds", "seeds": {"0": 0.2, "1": 0.2}}
+FAILS = {"ours": -9.6, "low": -11.0, "high": -8.0, "verdict": "does not hold", "seeds": {"0": -9.6}}
+
+
+@pytest.fixture
+def results():
+    digits = example(verdicts=judged(**{HALVES: HOLDS, KEEPS: FAILS, SIXTH: HOLDS}))
+    return [digits, replace(digits, preset="cpu", verdicts=judged(**{HALVES: {**HOLDS, "verdict": "cannot tell"}}))]
+
+
+def row(lines, text):
+    line = next(line for line in lines if line.startswith(f"| {text}"))
+    return [cell.strip() for cell in line.strip("|").split(" |")]
+
+
+def test_each_claim_has_a_column_per_preset(results):
+    lines = overview(results)
+    assert row(lines, "claim")[1:5] == ["paper", "digits", "cpu", "long"]
+    assert row(lines, "LCNN at least halves curvature")[1:5] == [
+        "✓ 0.257",
+        "✓ holds<br>0.200 [0.150, 0.300], 2 seeds",
+        "? cannot tell<br>0.200 [0.150, 0.300], 2 seeds",
+        "–",
+    ]
+
+
+def test_failed_claims_are_in_the_first_table_and_counted(results):
+    lines = overview(results)
+    first = lines[: lines.index(next(line for line in lines if line.startswith("<details>")))]
+    assert row(first, "LCNN loses at most 1 %")[2] == "✗ does not<br>-9.600 [-11.000, -8.000], one seed"
+    assert row(first, "**all 2**")[2] == "1 ✓ holds<br>1 ✗ does not"
+    assert not [line for line in first if "a sixth" in line]  # our own target: folded
+
+
+def test_what_nobody_measured_is_listed(results):
+    text = "\n".join(overview(results)).partition("Measured nowhere yet")[2]
+    assert all(name in text for name in EXPERIMENTS if EXPERIMENTS[name].claims and name != "table-geometry")
+
+
+def test_results_of_others_have_no_columns_for_our_presets(results):
+    mine = replace(results[0], preset="mine", experiment="my-table")
+    assert row(overview([mine]), "claim")[1:] == ["paper", "mine"]
+
+
+def test_every_fold_is_closed_and_the_page_is_made_of_the_files(tmp_path, results):
+    for result in results:
+        result.save(tmp_path)
+    text = write_index(tmp_path).read_text()
+    assert text.count("<details>") == text.count("</details>") > 3
+    assert text.count("<summary>") == text.count("</summary>") == text.count("<details>")
+    assert index(tmp_path) == text
+    assert re.search(r"<summary>table-geometry \(cpu\): Model geometry</summary>\n\n", text)
+
+
+def test_a_title_stays_text(tmp_path):
+    bad = replace(evil(), preset="mine")
+    bad.save(tmp_path)
+    text = re.sub(r"(`+)(?:.(?!\1(?!`)))*.\1", "", index(tmp_path))
+    assert "<script" not in text and "<img" not in text
+    assert set(re.findall(r"<(/?\w+)", text)) <= {"details", "/details", "summary", "/summary", "br"}
