@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 _EXPORTS = {
     # layers with known constants
     "CenteredSoftplus": "layers.softplus",
+    "LearnedGELU": "layers.gated",
+    "LearnedSiLU": "layers.gated",
     "LipschitzBatchNorm1d": "layers.batchnorm",
     "LipschitzBatchNorm2d": "layers.batchnorm",
     "LipschitzResidual": "layers.lipschitz",
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     from lowcurve.kernels.replace import fast_double_backward as fast_double_backward
     from lowcurve.layers.batchnorm import LipschitzBatchNorm1d as LipschitzBatchNorm1d
     from lowcurve.layers.batchnorm import LipschitzBatchNorm2d as LipschitzBatchNorm2d
+    from lowcurve.layers.gated import LearnedGELU as LearnedGELU
+    from lowcurve.layers.gated import LearnedSiLU as LearnedSiLU
     from lowcurve.layers.lipschitz import LipschitzResidual as LipschitzResidual
     from lowcurve.layers.lipschitz import LipschitzResidual2d as LipschitzResidual2d
     from lowcurve.layers.residual import AveragedResidual as AveragedResidual

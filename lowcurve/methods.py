@@ -40,9 +40,9 @@ class Method:
     """What a method changes: the activation, parts of the surgery, loss terms, its own coefficients.
 
     `activation` is None for the paper's stand-in for ReLU (softplus with β = 1000) or a key of `ACTIVATIONS`;
-    "learned" is the centered softplus with a trained β. With `spectral`, linear layers have unit norm, the last one too
-    if `last_layer` is "unit". `terms` are keys of `TERMS`, `coefficients` those of their
-    coefficients that differ from the terms' defaults.
+    "learned" is the centered softplus with a trained β, "learned-gelu" GELU with one. With `spectral`, linear layers
+    have unit norm, the last one too if `last_layer` is "unit". `terms` are keys of `TERMS`, `coefficients` those of
+    their coefficients that differ from the terms' defaults.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Method:
     @property
     def converts(self) -> bool:
         """Whether the network needs surgery."""
-        return self.activation == "learned" or self.spectral or self.batchnorm
+        return self.activation in SURGERY or self.spectral or self.batchnorm
 
 
 Coefficients = dict[str, Any]  # a method's numbers by name, where they differ from the terms' defaults
@@ -70,6 +70,9 @@ ACTIVATIONS: dict[str | None, Callable[[], nn.Module]] = {
     "learned-gelu": LearnedGELU,
     "learned": nn.ReLU,  # surgery puts a centered softplus in its place
 }
+
+# What surgery does to a network that was not made with its activation: softplus for all, or a β for what is smooth.
+SURGERY: dict[str | None, bool | str] = {"learned": True, "learned-gelu": "learn"}
 
 METHODS: dict[str, Method] = {
     "standard": Method("Standard"),
@@ -232,7 +235,7 @@ def apply_surgery(
     model, _ = convert(
         net,
         torch.zeros(2, *input_size, device=parameter.device),
-        activation=method.activation == "learned",
+        activation=SURGERY.get(method.activation, False),
         batchnorm=method.batchnorm,
         spectral=method.spectral,
         init_beta=first.init_beta,

@@ -23,6 +23,10 @@ def convert(
     ] = None,
     samples: options.Samples = "64",
     activation: Annotated[bool, typer.Option(help="Replace activations.")] = True,
+    smooth: Annotated[
+        str,
+        typer.Option(help="What becomes of GELU, SiLU and Mish: replace, keep, or learn (their own shape with a β)."),
+    ] = "replace",
     batchnorm: Annotated[bool, typer.Option(help="Replace batch norms.")] = True,
     spectral: Annotated[bool, typer.Option(help="Normalize linear and convolution layers.")] = True,
     init_beta: Annotated[float, options.above_zero("β to start from.")] = 5.0,
@@ -44,7 +48,9 @@ def convert(
     if data is not None and shape is not None:
         raise UserError("expected --data or --input-size, got both; leave one out")
     model, x, y = _load(target, data, data_dir, shape, count, trust)
-    chosen: dict[str, Any] = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral}
+    options.choice(("replace", "keep", "learn"), smooth, "--smooth")
+    how = smooth if activation and smooth != "replace" else activation
+    chosen: dict[str, Any] = {"activation": how, "batchnorm": batchnorm, "spectral": spectral}
     chosen |= {"init_beta": init_beta, "init_gamma": init_gamma, "skip": skip or (), "last_layer": last_layer}
     low, report = convert_model(model, x[:2], **chosen)
     console = text.console()

@@ -1,10 +1,10 @@
-r"""GELU and SiLU with trainable curvature: how does a network that is smooth already learn to be smoother?
+r"""GELU, SiLU and Mish with trainable curvature: how does a network that is smooth already learn to be smoother?
 
 .. math:: a(x; β) = a(βx) / β, \qquad a' = a'(βx), \qquad a'' = β a''(βx)
 
-with a = xΦ(x) (GELU, Φ the normal distribution function) or a = xσ(x) (SiLU, σ the logistic function): x/2 for β → 0,
-the plain activation for β = 1, ReLU for β → ∞. So β does what it does in a centered softplus: it scales curvature, and
-leaves slopes as they are.
+with a = xΦ(x) (GELU, Φ the normal distribution function), xσ(x) (SiLU, σ the logistic function) or x tanh log(1 + eˣ)
+(Mish): a line for β → 0, the plain activation for β = 1, ReLU for β → ∞. So β does what it does in a centered softplus:
+it scales curvature, and leaves slopes as they are.
 """
 
 import math
@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lowcurve import checks
+from lowcurve.errors import UserError
 from lowcurve.kernels.engine import bounded_exp
 from lowcurve.layers.traits import Constants, Learned, constants, learned, plain
+
+BETAS = (1e-6, 1e6)  # beyond them βx and 1/β may leave the range of numbers
 
 
 class _Gated(nn.Module):
@@ -82,6 +85,19 @@ class LearnedSiLU(_Gated):
         return nn.SiLU()
 
 
+class LearnedMish(_Gated):
+    """x ↦ a(βx)/β with a the Mish activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the activation elementwise, in the input's dtype."""
+        beta = self.beta.to(x.dtype)
+        return F.mish(beta * x) / beta
+
+    def plain_form(self) -> nn.Module:
+        """Mish."""
+        return nn.Mish()
+
+
 @learned.register
 def _learned(module: _Gated) -> tuple[Learned, ...]:
     return (Learned("beta", module.log_beta),)
@@ -92,7 +108,9 @@ def _learned(module: _Gated) -> tuple[Learned, ...]:
 def _constants(module: _Gated) -> Constants:
     known, beta = constants(module.plain_form()), float(module.beta.detach())
     assert known is not None
-    return Constants(known.lipschitz, beta * known.curvature, width=1 / beta)
+    if not BETAS[0] <= beta <= BETAS[1]:
+        raise UserError(f"expected an activation with β from {BETAS[0]:g} to {BETAS[1]:g}, got {beta:g}; use such a β")
+    return Constants(known.lipschitz, beta * known.curvature, width=1e-20)  # where βx is no normal number
 
 
 class _PlainGated(nn.Module):
@@ -109,5 +127,6 @@ class _PlainGated(nn.Module):
 
 @plain.register(LearnedGELU)
 @plain.register(LearnedSiLU)
+@plain.register(LearnedMish)
 def _plain(module: _Gated) -> nn.Module:
     return _PlainGated(module.plain_form(), float(module.beta.detach()))

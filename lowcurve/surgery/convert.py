@@ -32,7 +32,9 @@ from lowcurve.surgery.rewrite import spelled
 from lowcurve.surgery.rules import LEFT_FUNCTIONS, activation_rule, reason_left
 from lowcurve.surgery.simplify import simplify
 from lowcurve.surgery.trace import activation_functions, separate_activations
-from lowcurve.surgery.untouched import attention_parts, last_layers, skipped
+from lowcurve.surgery.untouched import attention_parts, kept_activations, last_layers, skipped
+
+SMOOTH_ACTIVATIONS = ("keep", "learn")  # besides True: replace them as all others
 
 
 @torch.inference_mode(False)  # or its copy of the weights could never be trained
@@ -40,7 +42,7 @@ def convert(
     model: nn.Module,
     example_input: Any,
     *,
-    activation: bool = True,
+    activation: bool | str = True,
     batchnorm: bool = True,
     spectral: bool = True,
     init_beta: float = 5.0,
@@ -51,7 +53,9 @@ def convert(
     """Return a low-curvature copy of `model`, with its weights, and a report; `model` itself is not changed.
 
     `example_input` is a batch as the model takes it (any values, the true size; one sample is enough), a tuple of
-    several arguments or a dict of keyword arguments. The switches choose what is replaced; `init_beta` and
+    several arguments or a dict of keyword arguments. The switches choose what is replaced. Activations that are smooth
+    already (GELU, SiLU, Mish) become softplus too, unless `activation` is "keep", which leaves them as they are, or
+    "learn", which gives them a learned β and their own shape; rectifiers are replaced all the same. `init_beta` and
     `init_gamma` are β and γ to start from; modules named in `skip`, and what is inside them, are left as they are. The
     linear layer that makes the logits keeps its scale, which normalized curvature does not see and accuracy needs;
     `last_layer="unit"` gives it unit norm too, as in the paper. A model that could only be converted in part is refused
@@ -65,17 +69,21 @@ def convert(
     """
     refuse_wrapped(model)
     checks.usable(model)
-    checks.flag(activation=activation, batchnorm=batchnorm, spectral=spectral)
+    checks.flag(batchnorm=batchnorm, spectral=spectral)
+    _check_activation(activation)
     checks.number(above=0, init_beta=init_beta, init_gamma=init_gamma)
     before, model = model, checks.copied(model)
     run = probe(model, example_input)
-    untouched = {**attention_parts(model, run), **skipped(model, skip)}
+    kept = kept_activations(model) if activation == "keep" else {}
+    untouched = {**kept, **attention_parts(model, run), **skipped(model, skip)}
     if simplify(model, untouched):
         run = probe(model, example_input)
-    refuse_unconvertible(model, run, untouched, activation=activation, batchnorm=batchnorm, spectral=spectral)
+    refuse_unconvertible(model, run, untouched, activation=bool(activation), batchnorm=batchnorm, spectral=spectral)
     origins: dict[nn.Module, str] = {}
     if activation:
         run, origins = separate_activations(model, example_input, run, untouched)
+    if activation == "keep":  # also those that were functions
+        untouched |= kept_activations(model)
     surgery = Surgery(model, run, untouched)
     _note_what_stays(surgery)
     if spectral:
@@ -83,7 +91,7 @@ def convert(
     if batchnorm:
         replace_batchnorms(surgery, init_gamma)
     if activation:
-        replace_activations(surgery, origins, init_beta)
+        replace_activations(surgery, origins, init_beta, learn=activation == "learn")
         _verify(surgery.model, example_input, untouched)
         refuse_overwritten(surgery.model, example_input)
     together(surgery.model)
@@ -93,6 +101,14 @@ def convert(
     if surgery.replaced:
         guard(surgery.model)
     return surgery.model, _report(surgery)
+
+
+def _check_activation(activation: object) -> None:
+    if not isinstance(activation, bool) and activation not in SMOOTH_ACTIVATIONS:
+        raise UserError(
+            f"expected activation as True, False, 'keep' or 'learn', got {checks.shown(activation)}; the last two are "
+            "for what is smooth already, such as GELU"
+        )
 
 
 def _note_what_stays(surgery: Surgery) -> None:

@@ -15,7 +15,7 @@ from lowcurve.surgery.nested import tensors
 from lowcurve.surgery.probe import Probe
 from lowcurve.surgery.refuse import input_size, is_linear_layer
 from lowcurve.surgery.report import Change
-from lowcurve.surgery.rules import activation_rule
+from lowcurve.surgery.rules import activation_rule, smooth_rule
 from lowcurve.surgery.trace import slots
 
 _LIPSCHITZ = (LipschitzBatchNorm1d, LipschitzBatchNorm2d)
@@ -49,16 +49,17 @@ class Surgery:
 
 
 def replace_activations(
-    surgery: Surgery, origins: dict[nn.Module, str], init_beta: float, same_limit: bool = False
+    surgery: Surgery, origins: dict[nn.Module, str], init_beta: float, same_limit: bool = False, learn: bool = False
 ) -> None:
     """Give each site its own replacement: a module that is registered at several places becomes several.
 
-    With `same_limit`, only activations that the replacement tends to for large β are replaced.
+    With `same_limit`, only activations that the replacement tends to for large β are replaced. With `learn`, those that
+    are smooth already keep their shape and get a β.
     """
     known = (*surgery.model.parameters(), *tensors(surgery.run.output))  # a model may have no parameters
     like = next((tensor for tensor in known if tensor.is_floating_point()), torch.zeros(()))
     for _, module, places in surgery.sites():
-        rule = activation_rule(module)
+        rule = (smooth_rule(module) if learn else None) or activation_rule(module)
         if rule is None or (same_limit and rule.note):
             continue
         names = {owner: name for name, owner in surgery.model.named_modules()}

@@ -1,6 +1,7 @@
 """What becomes of each kind of layer? The policy table of the surgery: type -> rule, function -> type.
 
-Activations are replaced by `REPLACED`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`.
+Activations are replaced by `REPLACED`, left for a stated reason by `LEFT`, or refused with a remedy by `REFUSED`; those
+that are smooth already may keep their shape, by `SMOOTH`.
 `MODULE_OF` says which module a functional activation stands for, so that there is one rule for both spellings.
 """
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from lowcurve.layers.gated import LearnedGELU, LearnedMish, LearnedSiLU
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
 
@@ -36,6 +38,7 @@ def _clip(module: nn.Hardtanh, init_beta: float) -> nn.Module:
 
 
 _TO_RELU = Rule(_centered, "tends to ReLU for large β")
+_SAME = "the same function, until β is trained"
 _FOLDED = Rule(_centered, "folded before: β starts anew")
 
 REPLACED: dict[type[nn.Module], Rule] = {
@@ -53,21 +56,27 @@ REPLACED: dict[type[nn.Module], Rule] = {
     nn.Hardswish: _TO_RELU,
 }
 
-# Third-party spellings of GELU and SiLU that compute from tanh, erf or sigmoid by hand: known by class name.
-NAMED_ACTIVATIONS: dict[str, Rule] = dict.fromkeys(
-    [
-        "GELUActivation",
-        "NewGELUActivation",
-        "GELUTanh",
-        "FastGELUActivation",
-        "QuickGELUActivation",
-        "QuickGELU",
-        "SiLUActivation",
-        "Swish",
-        "MishActivation",
-    ],
-    _TO_RELU,
-)
+# What is smooth already, and its form with a learned β, which starts as the same function.
+_GELU = Rule(lambda module, _: LearnedGELU(approximate=module.approximate), _SAME)
+_ERF_GELU = Rule(lambda _module, _: LearnedGELU(), _SAME)
+_TANH_GELU = Rule(lambda _module, _: LearnedGELU(approximate="tanh"), _SAME)
+_SILU = Rule(lambda _module, _: LearnedSiLU(), _SAME)
+_QUICK_GELU = Rule(lambda _module, _: LearnedSiLU(init_beta=1.702), _SAME)
+_MISH = Rule(lambda _module, _: LearnedMish(), _SAME)
+
+SMOOTH: dict[type[nn.Module], Rule] = {nn.GELU: _GELU, nn.SiLU: _SILU, nn.Mish: _MISH}
+# Third-party spellings that compute from tanh, erf or sigmoid by hand: known by class name.
+NAMED_SMOOTH: dict[str, Rule] = {
+    "GELUActivation": _ERF_GELU,
+    "NewGELUActivation": _TANH_GELU,
+    "GELUTanh": _TANH_GELU,
+    "FastGELUActivation": _TANH_GELU,
+    "QuickGELUActivation": _QUICK_GELU,
+    "QuickGELU": _QUICK_GELU,
+    "SiLUActivation": _SILU,
+    "Swish": _SILU,
+    "MishActivation": _MISH,
+}
 
 _SMOOTH = "smooth and bounded already"
 _KINKED = "not differentiable everywhere, and no smooth counterpart keeps its meaning"
@@ -169,8 +178,14 @@ def activation_rule(module: nn.Module) -> Rule | None:
     """Return the rule for an activation; a subclass with a forward of its own is no longer that activation."""
     if isinstance(module, fx.GraphModule) and _is_folded(module.graph):
         return _FOLDED
-    named = NAMED_ACTIVATIONS.get(type(module).__name__)
+    named = _TO_RELU if type(module).__name__ in NAMED_SMOOTH else None
     return named or _lookup(REPLACED, module, own_forward=False)
+
+
+def smooth_rule(module: nn.Module) -> Rule | None:
+    """Return how an activation that is smooth already gets a learned β; None for any other module."""
+    named = NAMED_SMOOTH.get(type(module).__name__)
+    return named or _lookup(SMOOTH, module, own_forward=False)
 
 
 def _is_folded(graph: fx.Graph) -> bool:

@@ -8,7 +8,7 @@ from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.surgery.probe import Probe
 from lowcurve.surgery.report import where
-from lowcurve.surgery.rules import activation_rule
+from lowcurve.surgery.rules import activation_rule, smooth_rule
 from lowcurve.surgery.trace import slots
 
 LAST_LAYERS = ("free", "unit")
@@ -38,6 +38,11 @@ def skipped(model: nn.Module, skip: Collection[str]) -> dict[nn.Module, str]:
         if part in parts and part not in chosen.values() and any(owner not in parts for owner, _ in places):
             raise UserError(f"{where(part, model)} is inside and outside of what skip names; give each place its own")
     return dict.fromkeys(parts, "skipped, as asked")
+
+
+def kept_activations(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the activations that are smooth already, where these keep their shape."""
+    return {module: "smooth already, kept as asked" for module in model.modules() if smooth_rule(module) is not None}
 
 
 def last_layers(run: Probe, last_layer: str) -> dict[nn.Module, str]:

@@ -13,7 +13,7 @@ from torch import nn
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, load_factory, refuse_foreign
 from lowcurve.files import own_folder, write_atomic
-from lowcurve.methods import Method, apply_surgery, build
+from lowcurve.methods import SURGERY, Method, apply_surgery, build
 from lowcurve.observe import observing
 from lowcurve.outputs import returning_logits
 from lowcurve.training.config import Config, dump_config, read_config
@@ -110,7 +110,7 @@ def _rest(method: Method, done: Method) -> Method:
     """Return the surgery that is still to do on a network of the method `done`."""
     return replace(
         method,
-        activation=None if done.activation == "learned" else method.activation,
+        activation=None if done.activation in SURGERY else method.activation,
         spectral=method.spectral and not done.spectral,
         batchnorm=method.batchnorm and not done.batchnorm,
     )
