@@ -191,6 +191,29 @@ def _explanations(values: Mapping[str, Values]) -> Experiment:
     return _experiment("explanations", "Explanations under noise", values, columns, [])
 
 
+def _sweep(values: Mapping[str, Values]) -> Experiment:
+    columns = [
+        Column("accuracy_before", "accuracy (%)", 2, "high", 100.0),
+        Column("margin_curvature_before", "median C_margin", 3),
+        Column("worst_before", "worst attack (%)", 1, "high", 100.0),
+        Column("beta_best", "most robust β", 2, "none"),
+        Column("accuracy_best", "accuracy there (%)", 2, "high", 100.0),
+        Column("margin_curvature_best", "median C_margin there", 3),
+        Column("worst_best", "worst attack there (%)", 1, "high", 100.0),
+        Column("radius", "radius of the attacks", 3, "none"),
+        Column("samples", "samples", 0, "none"),
+    ]
+    keys = dict.fromkeys(
+        key.removesuffix("_curve") for found in values.values() for key in found if key.endswith("_curve")
+    )
+    titles = {"accuracy": "accuracy (%)", "margin_curvature": "median C_margin"}
+    curves = [
+        Curve(f"{key}_betas", f"{key}_curve", "β of all activations", titles.get(key, f"accuracy under {key} (%)"))
+        for key in keys
+    ]
+    return _experiment("sweep", "One β for all activations, without training", values, columns, curves)
+
+
 OwnTable = tuple[Callable[[Run], Values], Callable[[Mapping[str, Values]], Experiment], str]
 TABLES: dict[str, OwnTable] = {
     "training": (own_files.training, _training, "lowcurve train --resume auto"),
@@ -201,5 +224,6 @@ TABLES: dict[str, OwnTable] = {
         *(own_files.certified_explanations, _certified_explanations),
         "lowcurve certify --explanations",
     ),
+    "sweep": (own_files.sweep, _sweep, "lowcurve tune"),
     "explanations": (own_files.explanations, _explanations, "lowcurve attack --saliency 16"),
 }

@@ -1,9 +1,9 @@
-"""What do `train`, `measure`, `attack` and `certify` leave in a run's folder? Read, checked, and flat by name."""
+"""What do train, measure, attack, certify and tune leave in a run's folder? Read, checked, and flat by name."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from lowcurve.evaluation.checked import Count, Name, Number, Numbers, Part, Text, check, read_json
 from lowcurve.evaluation.measurement import Values
@@ -71,6 +71,24 @@ class CertifyFile(Part):
     median: dict[Name, Number | None]
     certified_accuracy: dict[Name, Number]
     layers: list[LayerPart]
+
+
+class TunedPart(Part):
+    """The network at one β; null: as it is."""
+
+    beta: Number | None
+    accuracy: Number
+    margin_curvature: Number
+    robust: dict[Name, Number]
+    flags: list[Text]
+
+
+class TuneFile(Part):
+    """`RUN/tune/summary.json`."""
+
+    samples: Count
+    radius: Number
+    points: Annotated[list[TunedPart], Field(min_length=1)]
 
 
 class ExplainedPart(Part):
@@ -181,6 +199,34 @@ def certified_explanations(run: Run) -> Values:
         names = ("explained_radii", "explained_stable", "explained_certified", "explained_attacked")
         values |= {name: [row[place] for row in known] for place, name in enumerate(names)}
     return values
+
+
+def sweep(run: Run) -> Values:
+    """Return what the network is as it is, at the β that resists attacks best, and at each β."""
+    found = _read(TuneFile, run.folder / "tune")
+    if not found:
+        return {}
+    points = found["points"]
+    swept = sorted((point for point in points if point["beta"] is not None), key=lambda point: point["beta"])
+    values: Values = {"samples": found["samples"], "radius": found["radius"]}
+    values["flags"] = [f"{_beta(point)}: {flag}" for point in points for flag in point["flags"]]
+    best = max(swept, key=lambda point: point["robust"].get("worst", 0.0), default=None)
+    for place, point in (("before", points[0]), ("best", best)):
+        if point is not None:
+            values |= {f"{key}_{place}": value for key, value in _flat(point).items()}
+    for key in _flat(swept[0]) if swept else ():
+        scale = 1.0 if key == "margin_curvature" else PERCENT
+        drawn = [(point["beta"], scale * flat[key]) for point in swept if key in (flat := _flat(point))]
+        values[f"{key}_betas"], values[f"{key}_curve"] = (list(axis) for axis in zip(*drawn, strict=True))
+    return values | ({"beta_best": best["beta"]} if best else {})
+
+
+def _flat(point: dict[str, Any]) -> dict[str, float]:
+    return {"accuracy": point["accuracy"], "margin_curvature": point["margin_curvature"], **point["robust"]}
+
+
+def _beta(point: dict[str, Any]) -> str:
+    return "as it is" if point["beta"] is None else f"β = {point['beta']:g}"
 
 
 def explanations(run: Run) -> Values:

@@ -16,7 +16,7 @@ from tests.report.example import example
 from tests.report.test_page import Reader
 
 NAME = "smooth <b>[red] $x^$ [bold"  # markup of four kinds
-KINDS = ["training", "geometry", "attacks", "certificates", "explanations"]
+KINDS = ["training", "geometry", "attacks", "certificates", "sweep", "explanations"]
 
 
 def invoke(*arguments):
@@ -45,6 +45,7 @@ def runs(tmp_path_factory):
     attack = ["--samples", 8, "--attacks", "pgd", "--steps", "pgd=2", "--radii", "0.1,0.2", "--saliency", 4]
     assert f"{NAME} on Digits" in invoke("attack", first, *attack)
     assert f"{NAME} on 8 test samples" in invoke("certify", first, "--samples", 8)
+    invoke("tune", first, "--samples", 6, "--betas", "2,10", "--steps", "pgd=2,apgd-t=2,square=5")
     assert "# smooth &lt;b&gt;" in (first / "card.md").read_text()
     return first, second
 
@@ -109,7 +110,24 @@ def test_a_run_that_goes_on_shows_what_is_there(runs, tmp_path):
     assert result.rows[0]["cells"]["loss"]
 
 
-@pytest.mark.parametrize("name", ["measure/summary.json", "attack/summary.json", "certify/summary.json"])
+def test_a_sweep_shows_the_network_as_it_is_and_at_each_beta(runs):
+    (sweep,) = [result for result in own_results(runs[:1])[0] if result.experiment == "sweep"]
+    points = json.loads((runs[0] / "tune/summary.json").read_text())["points"]
+    assert values(sweep, 0, "accuracy_before") == pytest.approx(100 * points[0]["accuracy"])
+    best = max(points[1:], key=lambda point: point["robust"]["worst"])
+    assert values(sweep, 0, "worst_best") == pytest.approx(100 * best["robust"]["worst"])
+    curves = {curve["y_label"]: curve["lines"][0] for curve in sweep.curves}
+    by_beta = {point["beta"]: point for point in points[1:]}
+    assert curves["median C_margin"]["x"] == [2.0, 10.0]
+    assert curves["median C_margin"]["y"] == [by_beta[beta]["margin_curvature"] for beta in (2.0, 10.0)]
+    assert curves["accuracy under square (%)"]["y"] == pytest.approx(
+        [100 * by_beta[beta]["robust"]["square"] for beta in (2.0, 10.0)]
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["measure/summary.json", "attack/summary.json", "certify/summary.json", "tune/summary.json"]
+)
 @pytest.mark.parametrize("content", ["{", "[]", '{"geometry": 1}', '{"norm": "2", "flags": [], "table": [{}]}'])
 def test_a_damaged_file_of_a_run_is_named(runs, tmp_path, name, content):
     folder = shutil.copytree(runs[0], tmp_path / "run")
