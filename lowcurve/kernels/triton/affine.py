@@ -15,7 +15,7 @@ from torch import Tensor
 from lowcurve.kernels.arguments import Affine, AffineGradient, AffineSecond
 from lowcurve.kernels.triton.elementary import sharpness, softplus_, tau_
 from lowcurve.kernels.triton.layout import Layout, alike, log_beta_on
-from lowcurve.kernels.triton.tiles import per_channel, tile
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, tile
 
 
 @triton.jit
@@ -34,20 +34,18 @@ def affine_kernel(
     P: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """y = a x + c, or what follows it."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
+    c, _, first, last = mine(per_part, positions, C)
     a = _slope(weight, var, eps, c, channels, WEIGHT)
     center = tl.load(mean + c, c < channels, 0.0).to(tl.float32)
     offset = per_channel(bias, c, channels, BIAS, 0.0)
-    first = tl.program_id(1) * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         at, inside = tile(start + tl.arange(0, P), c, last, channels, length, stride_n, stride_c, stride_l)
-        value = (tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]) * a[None, :] + offset[None, :]
+        value = (loaded(x, at, inside) - center[None, :]) * a[None, :] + offset[None, :]
         if OTHER:
-            value += tl.load(other + at, inside, 0.0).to(tl.float32)
+            value += loaded(other, at, inside)
         if ACTIVATE:
             value = softplus_(factor * value, sharpness(log_beta), shift)
-        tl.store(y + at, value.to(y.dtype.element_ty), inside)
+        store(y, at, value, inside)
 
 
 @triton.jit
@@ -59,19 +57,17 @@ def affine_gradient_kernel(
     P: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """in_other = t = factor g σ, in_x = a t."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
+    c, _, first, last = mine(per_part, positions, C)
     a = _slope(weight, var, eps, c, channels, WEIGHT)
-    first = tl.program_id(1) * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         at, inside = tile(start + tl.arange(0, P), c, last, channels, length, stride_n, stride_c, stride_l)
-        t = tl.load(g + at, inside, 0.0).to(tl.float32)
+        t = loaded(g, at, inside)
         if ACTIVATE:
-            centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+            centered = loaded(y, at, inside) - shift
             t = factor * t * (0.5 + 0.5 * tau_(centered, sharpness(log_beta)))
         if OTHER:
-            tl.store(in_other + at, t.to(in_other.dtype.element_ty), inside)
-        tl.store(in_x + at, (t * a[None, :]).to(in_x.dtype.element_ty), inside)
+            store(in_other, at, t, inside)
+        store(in_x, at, t * a[None, :], inside)
 
 
 @triton.jit
@@ -83,23 +79,21 @@ def affine_second_kernel(
     P: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """With h = a v + v′ the gradient in t: in_g = factor σ h, in_y = h factor g β (1 - σ)."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
+    c, _, first, last = mine(per_part, positions, C)
     a = _slope(weight, var, eps, c, channels, WEIGHT)
-    first = tl.program_id(1) * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         at, inside = tile(start + tl.arange(0, P), c, last, channels, length, stride_n, stride_c, stride_l)
-        h = tl.load(v + at, inside, 0.0).to(tl.float32) * a[None, :]
+        h = loaded(v, at, inside) * a[None, :]
         if OTHER:
-            h += tl.load(v_other + at, inside, 0.0).to(tl.float32)
+            h += loaded(v_other, at, inside)
         if ACTIVATE:
             beta = sharpness(log_beta)
-            tau = tau_(tl.load(y + at, inside, 0.0).to(tl.float32) - shift, beta)
+            tau = tau_(loaded(y, at, inside) - shift, beta)
             h *= factor
-            bend = h * tl.load(g + at, inside, 0.0).to(tl.float32) * beta * (0.5 - 0.5 * tau)
-            tl.store(in_y + at, bend.to(in_y.dtype.element_ty), inside)
+            bend = h * loaded(g, at, inside) * beta * (0.5 - 0.5 * tau)
+            store(in_y, at, bend, inside)
             h *= 0.5 + 0.5 * tau
-        tl.store(in_g + at, h.to(in_g.dtype.element_ty), inside)
+        store(in_g, at, h, inside)
 
 
 def affine(*given: Any) -> Tensor:

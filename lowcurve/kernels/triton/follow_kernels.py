@@ -49,6 +49,22 @@ def _inverse(length, least):
 
 
 @triton.jit
+def _spots(table, layer, rows, columns, ROWS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """Return where a tile of a layer's inputs or outputs lies from their first number on, and what of it exists."""
+    positions = number(table, layer, HIGH) * number(table, layer, WIDE)
+    inside = (rows < number(table, layer, ROWS))[:, None] & (columns < positions)[None, :]
+    return rows[:, None] * positions + columns[None, :], inside
+
+
+@triton.jit
+def _earlier(length, least, before, at, inside, squares_before, first_tile, layer, MOST: tl.constexpr):
+    """length before / |before|, what a vector loses to the one before the last; 0 for a length that counts as 0."""
+    factor = tl.where(length > least, length, 0.0)
+    factor *= _inverse(_length(squares_before, first_tile, layer, MOST), least)
+    return factor * tl.load(before + at, inside, 0.0)
+
+
+@triton.jit
 def _float32(table, layer):
     """Return the address in a table as one of numbers."""
     return tl.load(table + layer).to(tl.pointer_type(tl.float32))
@@ -75,9 +91,7 @@ def _scale(partial, first_block, layer, BLOCKS: tl.constexpr):
 def start_kernel(left, grain, u, squares, tiles, table, first, T: tl.constexpr):
     """u = left + grain, of each layer."""
     layer, o, p = _place(tiles, T)
-    positions = number(table, layer, OUT_H) * number(table, layer, OUT_W)
-    inside = (o < number(table, layer, OUT))[:, None] & (p < positions)[None, :]
-    at = o[:, None] * positions + p[None, :]
+    at, inside = _spots(table, layer, o, p, OUT, OUT_H, OUT_W)
     begin = tl.load(first + layer)
     value = tl.load(_float32(left, layer) + at, inside, 0.0) + tl.load(grain + begin + at, inside, 0.0)
     tl.store(u + begin + at, value, inside)
@@ -92,20 +106,16 @@ def transposed_kernel(
 ):  # fmt: skip
     """v = Wᵀ u / |u| and, where it follows another, - |u| before / |before|."""
     layer, c, q = _place(tiles, T)
-    begin = tl.load(first_in + layer)
     least = 0.0
     if FOLLOWS:
         least = LEAST * _length(squares_first, first_tile_in, layer, MOST)
     beta = _length(squares_u, first_tile_out, layer, MOST)
     scale = _inverse(beta, least) * _scale(partial, first_block, layer, BLOCKS)
     value = transposed(table, layer, _float32(weights, layer), u + tl.load(first_out + layer), c, q, T) * scale
-    positions = number(table, layer, HEIGHT) * number(table, layer, WIDTH)
-    inside = (c < number(table, layer, IN))[:, None] & (q < positions)[None, :]
-    at = begin + c[:, None] * positions + q[None, :]
+    at, inside = _spots(table, layer, c, q, IN, HEIGHT, WIDTH)
+    at += tl.load(first_in + layer)
     if FOLLOWS:
-        factor = tl.where(beta > least, beta, 0.0)
-        factor *= _inverse(_length(squares_before, first_tile_in, layer, MOST), least)
-        value -= factor * tl.load(before + at, inside, 0.0)
+        value -= _earlier(beta, least, before, at, inside, squares_before, first_tile_in, layer, MOST)
     tl.store(v + at, value, inside)
     tl.store(squares_v + tl.program_id(0), tl.sum(tl.where(inside, value * value, 0.0)))
 
@@ -118,20 +128,16 @@ def applied_kernel(
 ):  # fmt: skip
     """u = W v / |v| and, where it follows another, - |v| before / |before|."""
     layer, o, p = _place(tiles, T)
-    begin = tl.load(first_out + layer)
     least = 0.0
     if FOLLOWS:
         least = LEAST * _length(squares_first, first_tile_in, layer, MOST)
     alpha = _length(squares_v, first_tile_in, layer, MOST)
     scale = _inverse(alpha, least) * _scale(partial, first_block, layer, BLOCKS)
     value = applied(table, layer, _float32(weights, layer), v + tl.load(first_in + layer), o, p, T) * scale
-    positions = number(table, layer, OUT_H) * number(table, layer, OUT_W)
-    inside = (o < number(table, layer, OUT))[:, None] & (p < positions)[None, :]
-    at = begin + o[:, None] * positions + p[None, :]
+    at, inside = _spots(table, layer, o, p, OUT, OUT_H, OUT_W)
+    at += tl.load(first_out + layer)
     if FOLLOWS:
-        factor = tl.where(alpha > least, alpha, 0.0)
-        factor *= _inverse(_length(squares_before, first_tile_out, layer, MOST), least)
-        value -= factor * tl.load(before + at, inside, 0.0)
+        value -= _earlier(alpha, least, before, at, inside, squares_before, first_tile_out, layer, MOST)
     tl.store(u + at, value, inside)
     tl.store(squares_u + tl.program_id(0), tl.sum(tl.where(inside, value * value, 0.0)))
 
@@ -176,9 +182,8 @@ def combined_kernel(
 ):
     """u = Σ factorₖ uₖ of each layer."""
     layer, o, p = _place(tiles, T)
-    positions = number(table, layer, OUT_H) * number(table, layer, OUT_W)
-    inside = (o < number(table, layer, OUT))[:, None] & (p < positions)[None, :]
-    at = tl.load(first + layer) + o[:, None] * positions + p[None, :]
+    at, inside = _spots(table, layer, o, p, OUT, OUT_H, OUT_W)
+    at += tl.load(first + layer)
     value = tl.zeros([T, T], tl.float32)
     for k in range(STEPS):
         value += tl.load(factors + layer * SIZE + k) * tl.load(basis + k * total + at, inside, 0.0)

@@ -7,59 +7,38 @@ import triton
 import triton.language as tl
 
 from lowcurve.kernels.triton.elementary import entropy_deficit, sharpness, tau_
-from lowcurve.kernels.triton.tiles import per_channel, tile, whole
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole
 
 
 @triton.jit
 def gradient_sums_kernel(
-    g,
-    y,
-    x,
-    log_beta,
-    mean,
-    sums,
-    factor,
-    shift,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    ACTIVATE: tl.constexpr,
-    WITH_BETA: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    C: tl.constexpr,
-):
+    g, y, x, log_beta, mean, sums, factor, shift, positions, channels, length, stride_n, stride_c, stride_l, per_part,
+    ACTIVATE: tl.constexpr, WITH_BETA: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """sums: Σ t, Σ t (x - μ) and Σ g (log 2 - H(σ)), for t = factor g σ the gradient of what the softplus is of."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
+    c, part, first, last = mine(per_part, positions, C)
     center = tl.load(mean + c, c < channels, 0.0)
     total = tl.zeros([C], tl.float32)
     product = tl.zeros([C], tl.float32)
     deficit = tl.zeros([C], tl.float32)
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        t = tl.load(g + at, inside, 0.0).to(tl.float32)
+        t = loaded(g, at, inside)
         if ACTIVATE:
             beta = sharpness(log_beta)
-            centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+            centered = loaded(y, at, inside) - shift
             tau = tau_(centered, beta)
             if WITH_BETA:
                 deficit += tl.sum(tl.where(inside, t * entropy_deficit(tau, beta * centered), 0.0), axis=0)
             t = factor * t * (0.5 + 0.5 * tau)
-        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+        away = loaded(x, at, inside) - center[None, :]
         total += tl.sum(tl.where(inside, t, 0.0), axis=0)
         product += tl.sum(tl.where(inside, t * away, 0.0), axis=0)
-    tl.store(sums + part * channels + c, total, c < channels)
-    tl.store(sums + (PARTS + part) * channels + c, product, c < channels)
+    store_sum(sums, 0, part, c, channels, total, PARTS)
+    store_sum(sums, 1, part, c, channels, product, PARTS)
     if WITH_BETA:
-        tl.store(sums + (2 * PARTS + part) * channels + c, deficit, c < channels)
+        store_sum(sums, 2, part, c, channels, deficit, PARTS)
 
 
 @triton.jit
@@ -73,39 +52,12 @@ def _all_channels(sums, channels, PARTS: tl.constexpr, C: tl.constexpr):
 
 @triton.jit
 def gradient_kernel(
-    g,
-    y,
-    x,
-    weight,
-    log_beta,
-    mean,
-    invstd,
-    in_x,
-    in_other,
-    in_weight,
-    in_bias,
-    in_beta,
-    sums,
-    factor,
-    shift,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    WEIGHT: tl.constexpr,
-    OTHER: tl.constexpr,
-    ACTIVATE: tl.constexpr,
-    WITH_BETA: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    C: tl.constexpr,
-):
+    g, y, x, weight, log_beta, mean, invstd, in_x, in_other, in_weight, in_bias, in_beta, sums, factor, shift,
+    positions, channels, length, stride_n, stride_c, stride_l, per_part, WEIGHT: tl.constexpr, OTHER: tl.constexpr,
+    ACTIVATE: tl.constexpr, WITH_BETA: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """in_x = w r P(t), in_other = t; the first part also writes in_weight = Σ t x̂, in_bias = Σ t, the first in_beta."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
+    c, part, first, last = mine(per_part, positions, C)
     exists = c < channels
     center = tl.load(mean + c, exists, 0.0)
     gain = tl.load(invstd + c, exists, 0.0)
@@ -120,17 +72,15 @@ def gradient_kernel(
     scale = gain * per_channel(weight, c, channels, WEIGHT, 1.0)
     slope = product / positions * gain
     average = total / positions
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        t = tl.load(g + at, inside, 0.0).to(tl.float32)
+        t = loaded(g, at, inside)
         if ACTIVATE:
-            centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+            centered = loaded(y, at, inside) - shift
             t = factor * t * (0.5 + 0.5 * tau_(centered, sharpness(log_beta)))
         if OTHER:
-            tl.store(in_other + at, t.to(in_other.dtype.element_ty), inside)
-        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+            store(in_other, at, t, inside)
+        away = loaded(x, at, inside) - center[None, :]
         found = (t - average[None, :] - away * slope[None, :]) * scale[None, :]
-        tl.store(in_x + at, found.to(in_x.dtype.element_ty), inside)
+        store(in_x, at, found, inside)

@@ -7,42 +7,21 @@ import triton
 import triton.language as tl
 
 from lowcurve.kernels.triton.elementary import sharpness, tau_
-from lowcurve.kernels.triton.tiles import per_channel, tile, whole
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole
 
 
 @triton.jit
 def second_sums_kernel(
-    v,
-    v_other,
-    g,
-    y,
-    x,
-    log_beta,
-    mean,
-    t_sum,
-    sums,
-    factor,
-    shift,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    OTHER: tl.constexpr,
-    ACTIVATE: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
+    v, v_other, g, y, x, log_beta, mean, t_sum, sums, factor, shift, positions, channels, length, stride_n, stride_c,
+    stride_l, per_part, OTHER: tl.constexpr, ACTIVATE: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr,
     C: tl.constexpr,
-):
+):  # fmt: skip
     """sums: Σ v, Σ v (x - μ), Σ v (t - M(t)); with e = factor g β (1 - σ)(y - shift): Σ v e, Σ (x - μ) e, Σ e, Σ v′ e.
 
     Of the last four the next kernel makes the gradient in log β, Σ h e, where h is the gradient in t and v′ that of
     in_other.
     """
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
+    c, part, first, last = mine(per_part, positions, C)
     exists = c < channels
     center = tl.load(mean + c, exists, 0.0)
     average = tl.load(t_sum + c, exists, 0.0) / positions
@@ -53,17 +32,15 @@ def second_sums_kernel(
     away_e = tl.zeros([C], tl.float32)
     plain_e = tl.zeros([C], tl.float32)
     other_e = tl.zeros([C], tl.float32)
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        outer = tl.load(v + at, inside, 0.0).to(tl.float32)
-        t = tl.load(g + at, inside, 0.0).to(tl.float32)
-        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+        outer = loaded(v, at, inside)
+        t = loaded(g, at, inside)
+        away = loaded(x, at, inside) - center[None, :]
         if ACTIVATE:
             beta = sharpness(log_beta)
-            centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+            centered = loaded(y, at, inside) - shift
             tau = tau_(centered, beta)
             e = tl.where(inside, factor * t * beta * (0.5 - 0.5 * tau) * centered, 0.0)
             t = factor * t * (0.5 + 0.5 * tau)
@@ -71,18 +48,18 @@ def second_sums_kernel(
             away_e += tl.sum(away * e, axis=0)
             plain_e += tl.sum(e, axis=0)
             if OTHER:
-                other_e += tl.sum(tl.load(v_other + at, inside, 0.0).to(tl.float32) * e, axis=0)
+                other_e += tl.sum(loaded(v_other, at, inside) * e, axis=0)
         total += tl.sum(outer, axis=0)  # 0 where nothing was loaded
         with_x += tl.sum(outer * away, axis=0)
         with_t += tl.sum(outer * (t - average[None, :]), axis=0)
-    tl.store(sums + part * channels + c, total, exists)
-    tl.store(sums + (PARTS + part) * channels + c, with_x, exists)
-    tl.store(sums + (2 * PARTS + part) * channels + c, with_t, exists)
+    store_sum(sums, 0, part, c, channels, total, PARTS)
+    store_sum(sums, 1, part, c, channels, with_x, PARTS)
+    store_sum(sums, 2, part, c, channels, with_t, PARTS)
     if ACTIVATE:
-        tl.store(sums + (3 * PARTS + part) * channels + c, outer_e, exists)
-        tl.store(sums + (4 * PARTS + part) * channels + c, away_e, exists)
-        tl.store(sums + (5 * PARTS + part) * channels + c, plain_e, exists)
-        tl.store(sums + (6 * PARTS + part) * channels + c, other_e, exists)
+        store_sum(sums, 3, part, c, channels, outer_e, PARTS)
+        store_sum(sums, 4, part, c, channels, away_e, PARTS)
+        store_sum(sums, 5, part, c, channels, plain_e, PARTS)
+        store_sum(sums, 6, part, c, channels, other_e, PARTS)
 
 
 @triton.jit
@@ -104,42 +81,12 @@ def _all_channels(
 
 @triton.jit
 def second_kernel(
-    v,
-    v_other,
-    g,
-    y,
-    x,
-    weight,
-    log_beta,
-    mean,
-    invstd,
-    t_hat,
-    t_sum,
-    in_g,
-    in_y,
-    in_x,
-    in_weight,
-    in_beta,
-    sums,
-    factor,
-    shift,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    WEIGHT: tl.constexpr,
-    OTHER: tl.constexpr,
-    ACTIVATE: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    C: tl.constexpr,
-):
+    v, v_other, g, y, x, weight, log_beta, mean, invstd, t_hat, t_sum, in_g, in_y, in_x, in_weight, in_beta, sums,
+    factor, shift, positions, channels, length, stride_n, stride_c, stride_l, per_part, WEIGHT: tl.constexpr,
+    OTHER: tl.constexpr, ACTIVATE: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """Gradients of ⟨v, in_x⟩ + ⟨v′, in_other⟩ in g, y, x; the first part writes those in w and log β."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
+    c, part, first, last = mine(per_part, positions, C)
     exists = c < channels
     center = tl.load(mean + c, exists, 0.0)
     r = tl.load(invstd + c, exists, 0.0)
@@ -154,27 +101,25 @@ def second_kernel(
         if ACTIVATE:  # noqa: SIM102 (the compiler's own branch)
             if tl.program_id(0) == 0:
                 tl.store(in_beta, _all_channels(sums, weight, invstd, channels, positions, WEIGHT, PARTS, C))
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        outer = tl.load(v + at, inside, 0.0).to(tl.float32)
-        grad = tl.load(g + at, inside, 0.0).to(tl.float32)
-        away = tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]
+        outer = loaded(v, at, inside)
+        grad = loaded(g, at, inside)
+        away = loaded(x, at, inside) - center[None, :]
         h = scale[None, :] * (outer - (a_v * r)[None, :] * away - m_v[None, :])
         t = grad
         slope = 1.0
         if ACTIVATE:
             beta = sharpness(log_beta)
-            tau = tau_(tl.load(y + at, inside, 0.0).to(tl.float32) - shift, beta)
+            tau = tau_(loaded(y, at, inside) - shift, beta)
             if OTHER:
-                h += tl.load(v_other + at, inside, 0.0).to(tl.float32)
+                h += loaded(v_other, at, inside)
             bend = h * grad * factor * beta * (0.5 - 0.5 * tau)
-            tl.store(in_y + at, bend.to(in_y.dtype.element_ty), inside)
+            store(in_y, at, bend, inside)
             slope = factor * (0.5 + 0.5 * tau)
             t = grad * slope
-        tl.store(in_g + at, (slope * h).to(in_g.dtype.element_ty), inside)
+        store(in_g, at, slope * h, inside)
         moved = a_t[None, :] * (outer - m_v[None, :]) + a_v[None, :] * (t - average[None, :])
         moved += ((s - 2 * a_v * a_t) * r)[None, :] * away
-        tl.store(in_x + at, (-(scale * r)[None, :] * moved).to(in_x.dtype.element_ty), inside)
+        store(in_x, at, -(scale * r)[None, :] * moved, inside)

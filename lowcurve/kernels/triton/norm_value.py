@@ -9,36 +9,23 @@ import triton
 import triton.language as tl
 
 from lowcurve.kernels.triton.elementary import sharpness, softplus_
-from lowcurve.kernels.triton.tiles import per_channel, tile
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile
 
 
 @triton.jit
 def statistics_kernel(
-    x,
-    sums,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    C: tl.constexpr,
-):
+    x, sums, positions, channels, length, stride_n, stride_c, stride_l, per_part, PARTS: tl.constexpr,
+    P: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """sums: the mean of each part, and its Σ (x - mean)², joined tile by tile (Chan et al. 1983)."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
+    c, part, first, last = mine(per_part, positions, C)
     count = 0.0
     mean = tl.zeros([C], tl.float32)
     squares = tl.zeros([C], tl.float32)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        value = tl.load(x + at, inside, 0.0).to(tl.float32)
+        value = loaded(x, at, inside)
         more = tl.minimum(last - start, P).to(tl.float32)
         center = tl.sum(value, axis=0) / more
         apart = tl.where(inside, value - center[None, :], 0.0)
@@ -47,8 +34,8 @@ def statistics_kernel(
         mean += away * (more / total)
         squares += tl.sum(apart * apart, axis=0) + away * away * (count * more / total)
         count = total
-    tl.store(sums + part * channels + c, mean, c < channels)
-    tl.store(sums + (PARTS + part) * channels + c, squares, c < channels)
+    store_sum(sums, 0, part, c, channels, mean, PARTS)
+    store_sum(sums, 1, part, c, channels, squares, PARTS)
 
 
 @triton.jit
@@ -67,41 +54,13 @@ def _moments(sums, c, channels, positions, per_part, PARTS: tl.constexpr):
 
 @triton.jit
 def value_kernel(
-    x,
-    weight,
-    bias,
-    other,
-    log_beta,
-    y,
-    mean,
-    invstd,
-    running_mean,
-    running_var,
-    sums,
-    momentum,
-    eps,
-    factor,
-    shift,
-    positions,
-    channels,
-    length,
-    stride_n,
-    stride_c,
-    stride_l,
-    per_part,
-    WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr,
-    OTHER: tl.constexpr,
-    ACTIVATE: tl.constexpr,
-    MEAN: tl.constexpr,
-    VAR: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    C: tl.constexpr,
-):
+    x, weight, bias, other, log_beta, y, mean, invstd, running_mean, running_var, sums, momentum, eps, factor, shift,
+    positions, channels, length, stride_n, stride_c, stride_l, per_part, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
+    OTHER: tl.constexpr, ACTIVATE: tl.constexpr, MEAN: tl.constexpr, VAR: tl.constexpr, PARTS: tl.constexpr,
+    P: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """y; the first part also writes mean and 1/std and moves the running statistics."""
-    c = tl.program_id(0) * C + tl.arange(0, C)
-    part = tl.program_id(1)
+    c, part, first, last = mine(per_part, positions, C)
     exists = c < channels
     center, squares = _moments(sums, c, channels, positions, per_part, PARTS)
     gain = 1.0 / tl.sqrt(squares / positions + eps)
@@ -109,22 +68,20 @@ def value_kernel(
         tl.store(mean + c, center, exists)
         tl.store(invstd + c, gain, exists)
         if MEAN:
-            old = tl.load(running_mean + c, exists, 0.0).to(tl.float32)
-            tl.store(running_mean + c, (old + momentum * (center - old)).to(running_mean.dtype.element_ty), exists)
+            old = loaded(running_mean, c, exists)
+            store(running_mean, c, old + momentum * (center - old), exists)
         if VAR:
-            old = tl.load(running_var + c, exists, 0.0).to(tl.float32)
+            old = loaded(running_var, c, exists)
             unbiased = squares / tl.maximum(positions - 1, 1)
-            tl.store(running_var + c, (old + momentum * (unbiased - old)).to(running_var.dtype.element_ty), exists)
+            store(running_var, c, old + momentum * (unbiased - old), exists)
     scale = gain * per_channel(weight, c, channels, WEIGHT, 1.0)
     offset = per_channel(bias, c, channels, BIAS, 0.0)
-    first = part * per_part
-    last = tl.minimum(first + per_part, positions)
     for start in range(first, last, P):
         p = start + tl.arange(0, P)
         at, inside = tile(p, c, last, channels, length, stride_n, stride_c, stride_l)
-        value = (tl.load(x + at, inside, 0.0).to(tl.float32) - center[None, :]) * scale[None, :] + offset[None, :]
+        value = (loaded(x, at, inside) - center[None, :]) * scale[None, :] + offset[None, :]
         if OTHER:
-            value += tl.load(other + at, inside, 0.0).to(tl.float32)
+            value += loaded(other, at, inside)
         if ACTIVATE:
             value = softplus_(factor * value, sharpness(log_beta), shift)
-        tl.store(y + at, value.to(y.dtype.element_ty), inside)
+        store(y, at, value, inside)

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lowcurve.kernels.triton.elementary import entropy_deficit, sharpness, softplus_, tau_
+from lowcurve.kernels.triton.tiles import loaded, store
 
 _BLOCK = 1024
 
@@ -15,8 +16,8 @@ def value_kernel(x, log_beta, shift, y, size, BLOCK: tl.constexpr):
     """y = s₀(x; β) + shift."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    value = softplus_(tl.load(x + at, inside).to(tl.float32), sharpness(log_beta), shift)
-    tl.store(y + at, value.to(y.dtype.element_ty), inside)
+    value = softplus_(loaded(x, at, inside), sharpness(log_beta), shift)
+    store(y, at, value, inside)
 
 
 @triton.jit
@@ -26,10 +27,10 @@ def gradient_kernel(g, y, log_beta, shift, in_x, partial, size, BLOCK: tl.conste
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     beta = sharpness(log_beta)
-    grad = tl.load(g + at, inside, 0.0).to(tl.float32)
-    centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+    grad = loaded(g, at, inside)
+    centered = loaded(y, at, inside) - shift
     tau = tau_(centered, beta)
-    tl.store(in_x + at, (grad * (0.5 + 0.5 * tau)).to(in_x.dtype.element_ty), inside)
+    store(in_x, at, grad * (0.5 + 0.5 * tau), inside)
     if WITH_BETA:
         terms = tl.where(inside, grad * entropy_deficit(tau, beta * centered), 0.0)
         tl.store(partial + block, tl.sum(terms) / beta)
@@ -42,13 +43,13 @@ def second_kernel(h, g, y, log_beta, shift, in_g, in_y, partial, size, BLOCK: tl
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     beta = sharpness(log_beta)
-    outer = tl.load(h + at, inside, 0.0).to(tl.float32)
-    grad = tl.load(g + at, inside, 0.0).to(tl.float32)
-    centered = tl.load(y + at, inside, 0.0).to(tl.float32) - shift
+    outer = loaded(h, at, inside)
+    grad = loaded(g, at, inside)
+    centered = loaded(y, at, inside) - shift
     tau = tau_(centered, beta)
     bend = outer * grad * beta * (0.5 - 0.5 * tau)
-    tl.store(in_g + at, (outer * (0.5 + 0.5 * tau)).to(in_g.dtype.element_ty), inside)
-    tl.store(in_y + at, bend.to(in_y.dtype.element_ty), inside)
+    store(in_g, at, outer * (0.5 + 0.5 * tau), inside)
+    store(in_y, at, bend, inside)
     tl.store(partial + block, tl.sum(tl.where(inside, bend * centered, 0.0)))
 
 

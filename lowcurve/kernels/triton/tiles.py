@@ -16,6 +16,32 @@ def tile(p, c, positions, channels, length, stride_n, stride_c, stride_l):
 
 
 @triton.jit
+def mine(per_part, positions, C: tl.constexpr):
+    """Return this program's channels, its part, and where the part's positions begin and end."""
+    part = tl.program_id(1)
+    first = part * per_part
+    return tl.program_id(0) * C + tl.arange(0, C), part, first, tl.minimum(first + per_part, positions)
+
+
+@triton.jit
+def loaded(tensor, at, inside):
+    """Return a tile in float32, 0 where nothing is."""
+    return tl.load(tensor + at, inside, 0.0).to(tl.float32)
+
+
+@triton.jit
+def store(tensor, at, value, inside):
+    """Write a tile in the tensor's own type."""
+    tl.store(tensor + at, value.to(tensor.dtype.element_ty), inside)
+
+
+@triton.jit
+def store_sum(sums, kind, part, c, channels, value, PARTS: tl.constexpr):
+    """Write a part of one kind of sum, for channels c; `whole` adds up the parts."""
+    tl.store(sums + (kind * PARTS + part) * channels + c, value, c < channels)
+
+
+@triton.jit
 def whole(sums, c, channels, kind, PARTS: tl.constexpr):
     """Add up the parts of one kind of sum, for channels c."""
     parts = tl.arange(0, PARTS)
