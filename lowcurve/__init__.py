@@ -30,6 +30,7 @@ _EXPORTS = {
     "fast_double_backward": "kernels.replace",
     # geometry: what is measured
     "curvature": "geometry.curvature",
+    "block_geometry": "geometry.blocks",
     "gradient_stability": "geometry.stability",
     "local_linearity": "geometry.stability",
     # guarantees: what is proven
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from lowcurve.attacks import attack as attack
     from lowcurve.data import DATASETS as DATASETS
     from lowcurve.experiments import EXPERIMENTS as EXPERIMENTS
+    from lowcurve.geometry.blocks import block_geometry as block_geometry
     from lowcurve.geometry.curvature import curvature as curvature
     from lowcurve.geometry.stability import gradient_stability as gradient_stability
     from lowcurve.geometry.stability import local_linearity as local_linearity

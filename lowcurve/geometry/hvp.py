@@ -32,7 +32,7 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
             raise UserError("the outputs do not depend on the inputs differentiably; is there a detach()?")
         if twice:
             _refuse_once_differentiable(values.grad_fn)
-        with _explained():
+        with explained():
             (gradient,) = torch.autograd.grad(values.sum(), leaf, create_graph=twice, materialize_grads=True)
     return leaf, gradient, log_scale.detach()
 
@@ -49,7 +49,7 @@ def _refuse_once_differentiable(root: Any) -> None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Say what to do where PyTorch cannot differentiate the model (again)."""
     try:
         yield
@@ -81,7 +81,7 @@ class Hessian:
         """Return ∇²q(xᵢ) vᵢ for vectors `v` (n, d)."""
         if not self._gradient.requires_grad:  # q is affine
             return torch.zeros_like(v)
-        with _explained():
+        with explained():
             (product,) = torch.autograd.grad(
                 self._gradient, self._x, v.view_as(self._x), retain_graph=True, materialize_grads=True
             )

@@ -83,13 +83,18 @@ _KINKED = "not differentiable everywhere, and no smooth counterpart keeps its me
 _POOLING = "1-Lipschitz without overlap, but not differentiable at ties: average pooling has a bounded Hessian"
 _NORM = "normalizes each sample by itself: no constant holds for every input"
 
+# What normalizes each sample by itself.
+SAMPLE_NORMS = (
+    *(nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+
 LEFT: dict[type[nn.Module], str] = {
     **dict.fromkeys([nn.Tanh, nn.Sigmoid, nn.Softsign, nn.LogSigmoid, nn.Softmax, nn.LogSoftmax], _SMOOTH),
     **dict.fromkeys([nn.Hardsigmoid, nn.Softshrink, nn.Hardshrink, nn.GLU, nn.Threshold], _KINKED),
     **dict.fromkeys([nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d], _POOLING),
     **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d], _POOLING),
-    **dict.fromkeys([nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm], _NORM),
-    **dict.fromkeys([nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d], _NORM),
+    **dict.fromkeys(SAMPLE_NORMS, _NORM),
     nn.Embedding: "looks up rows: no linear map of an input",
     nn.RNNBase: "recurrent: its matrices are applied once per time step, no single operator norm counts",
 }

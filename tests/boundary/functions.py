@@ -59,7 +59,15 @@ FINE: dict[str, Callable[[Any], bool]] = {
     "memory": lambda value: value == values.HUGE,
     "delta": lambda value: value == values.INFINITY,
 }
-RUNS_THE_MODEL = {"curvature", "gradient_stability", "local_linearity", "attack", "certify", "explanation_bound"}
+RUNS_THE_MODEL = {
+    "curvature",
+    "block_geometry",
+    "gradient_stability",
+    "local_linearity",
+    "attack",
+    "certify",
+    "explanation_bound",
+}
 
 
 def _differentiable() -> tuple[Tensor, Tensor]:
