@@ -170,8 +170,8 @@ TABLE = Experiment(
     ),
     notes=(
         "Attention and layer norms are PyTorch's own in every row; unit norms are those of convolutions and MLPs.",
-        "λ of GradReg: ℓ₁ 2/255, the radius of the attack; ℓ₂² 0.07, which gives the network without GradReg as large a "
-        "penalty. Smooth networks are trained by finite differences, ReLU by double backprop.",
+        "λ of GradReg: ℓ₁ 2/255, the radius of the attack; ℓ₂² 0.07, which gives the network without GradReg as large "
+        "a penalty. Smooth networks are trained by finite differences, ReLU by double backprop.",
         "Slopes are local Lipschitz constants on 16 samples, estimated from below: the median over samples, of the "
         "steepest of four blocks.",
         "A step's cost is compared in turns in one process, by the processor time of one thread.",
