@@ -30,6 +30,19 @@ SETTINGS: dict[str, Tree] = {
             "evaluate_every": 10,
         },
     },
+    "cifar10-vit": {  # as in study-transformers, on all images
+        "data": {"augmentation": ["flip"]},
+        "train": {
+            "epochs": 8,
+            "batch_size": 64,
+            "optimizer": "adamw",
+            "lr": 2e-3,
+            "schedule": "cosine",
+            "warmup": 0.1,
+            "weight_decay": 0.05,
+            "clip_gradient": 1.0,
+        },
+    },
     "digits-convnet-certified": {
         "model": {"width": 16},
         "train": {"epochs": 30, "batch_size": 64, "lr": 0.1, "clip_gradient": 1.0},

@@ -26,6 +26,14 @@ def test_every_row_of_every_table_has_a_recipe_with_the_papers_settings(data: st
         assert (config.train, config.model.width, config.method) == (expected.train, 64, expected.method)
 
 
+def test_the_recipe_for_imagenet_is_one_and_says_that_nobody_has_run_it() -> None:
+    path = Path(__file__).parents[2] / "examples" / "imagenet-swin-gradreg.toml"
+    config = read_config(path)
+    assert (config.method.gradient_norm, config.train.optimizer, config.train.epochs) == (1, "adamw", 100)
+    assert config.method.lambda_grad == pytest.approx(1.5 * 4 / 255, rel=1e-2)
+    assert path.read_text().startswith("# NEVER RUN")
+
+
 def test_the_released_coefficients_have_names_too() -> None:
     for method in ("lcnn", "lcnn+gradreg"):
         chosen = read_config(f"cifar100-resnet18-{method}-released").method
