@@ -1,17 +1,12 @@
 """Study of wrong labels: does a network of low curvature learn fewer of them by heart?"""
 
-from collections.abc import Mapping
-from typing import Any
-
 from lowcurve.evaluation.measurement import Measurement, Settings, Values
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments.claims import OURS, Claim
-from lowcurve.experiments.experiment import ACCURACY, LABELS, Column, Experiment, Measured, Row
-from lowcurve.experiments.geometry import GEOMETRY
-from lowcurve.experiments.intervals import figures
+from lowcurve.experiments.experiment import ACCURACY, Column
+from lowcurve.experiments.study import study
 
 SHARES = (0.0, 0.2, 0.4, 0.6)
-METHODS = ("standard", "lcnn", "lcnn+gradreg")
 EPOCHS = 60  # enough to learn many of the wrong labels
 
 
@@ -36,38 +31,28 @@ def measure(subject: Subject, settings: Settings) -> Values:
 
 
 MEMORY = Measurement("wrong-labels", measure, lambda samples: {"batch": 512})
-ROWS = {(method, share): f"{method}-{100 * share:g}" for share in SHARES for method in METHODS}
-
-
-def _row(method: str, share: float) -> Row:
-    training = {"train.epochs": EPOCHS, "train.evaluate_every": EPOCHS}
-    settings: Mapping[str, Any] = {**training, "data.wrong_labels": share, "data.augmentation": ()}
-    return Row(ROWS[method, share], f"{LABELS[method]}, {100 * share:g} % wrong", method, settings, ours=True)
-
-
-def _figures(measured: Measured) -> Mapping[str, Any]:
-    drawn = [column for column in COLUMNS if column.key in ("accuracy", "memorized", "margin_curvature_median")]
-    levels = {(method, 100 * share): row for (method, share), row in ROWS.items()}
-    labels = {method: LABELS[method] for method in METHODS}
-    return {"curves": figures(measured, levels, labels, "Wrong training labels (%)", drawn)}
-
-
-COLUMNS = (
-    ACCURACY,
-    Column("fit", "Fits given labels (%)", 1, "none", 100.0),
-    Column("memorized", "Wrong labels learned (%)", 1, "low", 100.0),
-    Column("corrected", "Wrong labels seen through (%)", 1, "high", 100.0),
-    Column("learned_right", "Right labels learned (%)", 1, "high", 100.0),
-    Column("curvature", "E C_f"),
-    Column("margin_curvature_median", "median C_margin"),
-)
-TABLE = Experiment(
+_TRAINING = {"train.epochs": EPOCHS, "train.evaluate_every": EPOCHS}
+TABLE = study(
+    {share: {**_TRAINING, "data.wrong_labels": share, "data.augmentation": ()} for share in SHARES},
+    "wrong",
+    "Wrong training labels (%)",
+    MEMORY,
+    (
+        ACCURACY,
+        Column("fit", "Fits given labels (%)", 1, "none", 100.0),
+        Column("memorized", "Wrong labels learned (%)", 1, "low", 100.0),
+        Column("corrected", "Wrong labels seen through (%)", 1, "high", 100.0),
+        Column("learned_right", "Right labels learned (%)", 1, "high", 100.0),
+        Column("curvature", "E C_f"),
+        Column("margin_curvature_median", "median C_margin"),
+    ),
+    drawn=("accuracy", "memorized", "margin_curvature_median"),
+    notes=(
+        "A wrong label is any of the other classes, drawn by the seed of the run: methods of one seed have the same.",
+        "Images are not augmented: what is learned by heart is asked of the very images that were shown.",
+    ),
     name="study-label-noise",
     title="Wrong labels: what is learned by heart, and what is learned",
-    data="cifar10",
-    rows=tuple(_row(method, share) for method, share in ROWS),
-    measurements=(GEOMETRY, MEMORY),
-    columns=COLUMNS,
     claims=tuple(
         claim
         for share in (20, 40, 60)
@@ -84,13 +69,5 @@ TABLE = Experiment(
             ),
         )
     ),
-    extend=_figures,
-    notes=(
-        "A wrong label is any of the other classes, drawn by the seed of the run: methods of one seed have the same.",
-        "Images are not augmented: what is learned by heart is asked of the very images that were shown.",
-        "Bands of the figures are 95 % intervals of the mean over seeds (Student's t).",
-    ),
-    seeds=(0, 1, 2),
-    apart=True,
 )
 EXPERIMENTS = (TABLE,)
