@@ -108,6 +108,8 @@ SMOOTH = {
     "softshrink": _operation("nn.Softshrink({value})", value=(0.5, 0.01)),
     "prelu": _operation("nn.PReLU()"),
     "centered": _operation("lc.CenteredSoftplus({beta})", beta=(1.0, 0.02, 5.0, 300.0)),
+    "learned gelu": _operation("lc.LearnedGELU({beta}, {form!r})", beta=(1.0, 0.02, 300.0), form=("none", "tanh")),
+    "learned silu": _operation("lc.LearnedSiLU({beta})", beta=(1.0, 0.02, 300.0)),
 }
 
 FUNCTIONS = {

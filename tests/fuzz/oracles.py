@@ -31,7 +31,7 @@ _KNOWN = (
     *("linear", "conv", "batchnorm", "lipschitz", "avgpool", "maxpool", "adaptive", "flatten", "view", "identity"),
     *("centered", "softplus", "relu", "leaky", "elu", "tanh", "sigmoid", "silu", "gelu", "F.relu", "relu_", "chain"),
     *("add", "average", "cat", "twice", "scale", "shift", "offset", "dropout", "add_", "divided", "F.softplus"),
-    *("block", "block2d", "unshuffle", "zeropad", "maxmin", "orthogonal"),
+    *("block", "block2d", "unshuffle", "zeropad", "maxmin", "orthogonal", "learned gelu", "learned silu"),
 )
 
 _BACKWARD = "x.requires_grad_()\nmodel(x.clone()).sum().backward()\nprint(x.grad, [p.grad for p in model.parameters()])"
