@@ -79,41 +79,58 @@ def curvature(
 
 def _of_chunk(hessian: Hessian, tol: float, max_iterations: int, method: str, seed: int) -> list[Tensor]:
     """Return the five fields of `Geometry` for samples that fit into memory together."""
-    slope = hessian.gradient.norm(dim=1)
+    like = hessian.gradient.dtype
     # One random direction for all samples, so that no result depends on the sample's place in the batch.
-    direction = torch.randn(hessian.gradient.shape[1], generator=generator(seed)).to(slope)
+    direction = torch.randn(hessian.gradient.shape[1], generator=generator(seed)).to(hessian.gradient)
+    start = F.normalize(hessian.gradient.nan_to_num(0, 0, 0), dim=1) + F.normalize(direction, dim=0)
     if method == "power":
         found = power_iteration(hessian, direction.expand_as(hessian.gradient), iterations=max_iterations)
     else:
-        start = F.normalize(hessian.gradient.nan_to_num(0, 0, 0), dim=1) + F.normalize(direction, dim=0)
         found = lanczos(hessian, start, tol=tol, max_iterations=max_iterations)
-    scale, slope, value, residual = _checked(hessian, found, method)
+    exact = hessian if like == torch.float64 else hessian.in_float64()
+    if exact is None:
+        found.residual.add_(_rounding(hessian, found))
+    elif exact is not hessian:
+        _correct(found, exact, method)
+        if method == "lanczos":
+            _repeat_unsettled(found, exact, start, tol, max_iterations)
+    measured = exact or hessian
+    scale, slope = measured.log_scale.exp(), measured.gradient.double().norm(dim=1)
+    value, residual, iterations = (field.to(slope.device) for field in (found.value, found.residual, found.iterations))
     fields = [scale * slope, scale * value, value / (slope + EPSILON), scale * residual]
     broken = ~torch.isfinite(slope + value)
-    iterations = found.iterations.to(slope.device).masked_fill(broken, 0)
-    like = hessian.gradient.dtype
-    return [*(field.to(like).masked_fill(broken, torch.nan) for field in fields), iterations]
+    return [*(field.to(like).masked_fill(broken, torch.nan) for field in fields), iterations.masked_fill(broken, 0)]
 
 
-def _checked(hessian: Hessian, found: Extreme, method: str) -> list[Tensor]:
-    """Return s, ‖∇q‖, the Hessian norm and the residual of its vector u, computed anew in float64 where that can be.
+def _rounding(hessian: Hessian, found: Extreme) -> Tensor:
+    """Estimate by how much products are off in a model that runs in its own type only: ε (‖g‖ + ‖H‖) √d."""
+    unit = torch.finfo(hessian.gradient.dtype).eps * math.sqrt(hessian.gradient.shape[1])
+    return unit * (hessian.gradient.double().norm(dim=1).cpu() + found.value)
 
-    The products of float32 are off by their rounding, which the residual of the iteration does not see; one product in
-    float64 has θ = uᵀHu and r = ‖Hu − θu‖ as they are. A model that runs in its own type only gets a rounding term
-    instead: ε of the type times the size of the gradient and of the Hessian, √d-fold; an estimate.
+
+def _correct(found: Extreme, exact: Hessian, method: str) -> None:
+    """Write the value and the residual of each vector u that was found as they are by one product in float64.
+
+    They are √(θ² + r²), or |θ| for power iterations, and r, with θ = uᵀHu and r = ‖Hu − θu‖. The products of float32
+    are off by their rounding, which the residual of the iteration does not see.
     """
-    scale, slope = hessian.log_scale.exp(), hessian.gradient.double().norm(dim=1)
-    value, residual = found.value.to(slope), found.residual.to(slope)
-    if hessian.gradient.dtype == torch.float64:
-        return [scale, slope, value, residual]
-    exact = hessian.in_float64()
-    if exact is None:
-        unit = torch.finfo(hessian.gradient.dtype).eps * math.sqrt(hessian.gradient.shape[1])
-        return [scale, slope, value, residual + unit * (slope + value)]
     u = F.normalize(found.vector.double(), dim=1)
     product = exact(u)
     theta = (u * product).sum(dim=1)
     residual = (product - theta[:, None] * u).norm(dim=1)
     value = theta.abs() if method == "power" else torch.hypot(theta, residual)
-    unknown = found.value.to(slope).isnan()
-    return [exact.log_scale.exp(), exact.gradient.norm(dim=1), value.masked_fill(unknown, torch.nan), residual]
+    found.value.copy_(value.cpu().masked_fill(found.value.isnan(), torch.nan))
+    found.residual.copy_(residual)
+
+
+def _repeat_unsettled(found: Extreme, exact: Hessian, start: Tensor, tol: float, max_iterations: int) -> None:
+    """Repeat in float64 the rows that float32 took for settled, and whose residuals are too large.
+
+    Float32 takes for zero what is below its rounding, such as the curvature of a softplus that is almost linear there.
+    """
+    unsettled = (found.residual > tol * found.value) & (found.iterations < max_iterations)
+    if unsettled.any():
+        few = exact.restricted_to(unsettled.to(start.device))
+        again = lanczos(few, start.double()[unsettled.to(start.device)], tol=tol, max_iterations=max_iterations)
+        for name in ("value", "residual", "iterations"):
+            getattr(found, name)[unsettled] = getattr(again, name)

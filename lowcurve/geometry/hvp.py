@@ -108,7 +108,7 @@ def chunks(model: nn.Module, x: Tensor, y: Tensor, of: Of, *, vectors: int, memo
 
     One sample tells what a graph holds; a product needs as much again while it runs.
     """
-    graphs = 2 if x.dtype == torch.float64 else 5  # the last product is in float64, on a graph of its own
+    graphs = 2 if x.dtype == torch.float64 else 7  # products in float64 are on graphs of their own
     per_sample = vectors * x[0].nbytes + graphs * _held(model, x[:1], y[:1], of)
     size = max(1, min(LARGEST_CHUNK, memory // per_sample))
     for first in range(0, len(x), size):

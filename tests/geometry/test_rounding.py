@@ -42,3 +42,15 @@ def test_the_residual_covers_rounding(of) -> None:
         outside += int(((nearest > residual + slack) | (value > eigenvalues.abs().amax(1) + slack)).sum())
         total += len(x)
     assert total == 560 and outside == 0
+
+
+def test_curvature_below_the_rounding_of_float32_is_found_in_float64() -> None:
+    """Where β x = 19, σ' = σ (1 − σ) is zero in float32 and 7e-9 in fact: float32 calls the model affine."""
+    net = nn.Sequential(lc.CenteredSoftplus(300.0), nn.Linear(2, 1, bias=False)).eval()
+    nn.init.ones_(net[1].weight)
+    x = torch.tensor([[0.0627, 0.1802], [0.004, 0.1], [0.2, 0.3]])
+    found = lc.curvature(net, x, of=0)
+    scaled = 300 * x.double()
+    truth = (300 * torch.sigmoid(scaled) * torch.sigmoid(-scaled)).amax(1)
+    assert torch.allclose(found.hessian_norm.double(), truth, rtol=1e-2)
+    assert (found.residual <= 1e-2 * found.hessian_norm).all()
