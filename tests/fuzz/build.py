@@ -227,6 +227,8 @@ def _changes(node: dict[str, Any], number: int, module: nn.Module, modules: dict
                 lines += [f"{here}.running_mean.normal_()", f"{here}.running_var.uniform_(0.3, 2.0)"]
             if part.affine:
                 lines += [f"nn.init.uniform_({here}.weight, -2, 2)", f"nn.init.normal_({here}.bias)"]
+        if isinstance(part, lc.LipschitzResidual | lc.LipschitzResidual2d):  # off the kinks of |WᵀW|
+            lines.append(f"{here}.weight.data.add_(0.1 * torch.randn_like({here}.weight))")
         if "weight" in node and isinstance(getattr(part, "weight", None), nn.Parameter):
             lines.append(f"{here}.weight.data.mul_({node['weight']})")
     if "tie" in node:
