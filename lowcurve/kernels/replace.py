@@ -11,10 +11,10 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from lowcurve import checks
+from lowcurve.kernels.attention import plain_attention
 from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.convolution import convolution
 from lowcurve.kernels.engine import is_transformed
@@ -46,7 +46,7 @@ class fast_double_backward(TorchFunctionMode):
     def __enter__(self) -> Self:
         contexts = ExitStack()
         if self.replacements is _TWICE:
-            contexts.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
+            contexts.enter_context(plain_attention())
         self._attention.append(contexts)
         super().__enter__()
         return self

@@ -1,5 +1,7 @@
 """Where attention is differentiated twice it takes PyTorch's plain path; the fused ones still cannot be."""
 
+from threading import Barrier, Event, Thread
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,30 @@ def test_the_plain_path_is_taken_inside_the_context_and_there_alone() -> None:
         penalty(net, x, y, 2)
     with pytest.raises(UserError, match="fused attention"):
         penalty(net, x, y, 2)
+
+
+def test_threads_leave_the_choice_of_a_path_as_it_was() -> None:
+    """One that enters first and leaves first must not undo, nor keep for ever, what the other asked for."""
+    both, left, done = Barrier(2), Event(), []
+
+    def first() -> None:
+        with lc.fast_double_backward():
+            both.wait(10)
+        left.set()
+
+    def second() -> None:
+        with lc.fast_double_backward():
+            both.wait(10)
+            left.wait(10)
+            done.append(torch.backends.cuda.flash_sdp_enabled())
+
+    threads = [Thread(target=first), Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert done == [False] and torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.mem_efficient_sdp_enabled() and torch.backends.cuda.math_sdp_enabled()
 
 
 @pytest.mark.parametrize(
