@@ -27,6 +27,7 @@ def measure(
     max_iterations: Annotated[int, options.counted(1, "Most Hessian-vector products per sample.")] = 30,
     stability: Annotated[int, options.counted(0, "Test samples for gradient stability; 0: none.")] = 64,
     adversarial: Annotated[bool, typer.Option(help="Also search the direction that changes gradients most.")] = False,
+    blocks: Annotated[int, options.counted(0, "Test samples for attention and layer norms, block by block.")] = 0,
     output: options.Output = None,
     stand_in: Annotated[
         float | None, options.above_zero("Measure softplus of this β (usually 1000) in place of ReLU and its like.")
@@ -59,6 +60,7 @@ def measure(
         console.print(_about_kinks(rest, stand_in), style="yellow" if rest else "dim")
         profiles = _profiles(model, found.dataset.test, stability, adversarial, seed)
         _show_stability(console, profiles)
+        _show_blocks(console, model, found.dataset.test, blocks, seed)
         if folder:
             about = {"stand_in": stand_in, "kinks": rest, "target": found.name, "data": found.dataset.title}
             _save(folder, tables, profiles, parquet, {**settings, **about})
@@ -164,6 +166,21 @@ def _show_stability(console: Any, profiles: "dict[str, Profile]") -> None:
         grid.add_row(f"{radius:.4f}", *measured, f"{first.predicted[row]:.4g}", f"{sharp[row]:.4g}")
     formula = " ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean ± spread)"
     console.print(Text.assemble("\n", ("gradient stability", "bold"), formula), grid, sep="\n")
+
+
+def _show_blocks(console: Any, model: "nn.Module", split: "Split", count: int, seed: int) -> None:
+    """Print the slope and the curvature of each attention and each norm that works sample by sample."""
+    from lowcurve import text
+    from lowcurve.geometry.blocks import block_geometry
+
+    if not count:
+        return
+    found = block_geometry(model, *split.subset(count, seed).batch(slice(None)), of="margin", tol=0.05, seed=seed)
+    console.print(
+        "\nslopes and curvature, block by block" if len(found) else "\nno attention, no layer norm", style="bold"
+    )
+    for line in str(found).splitlines() if len(found) else ():
+        console.print(text.plain(line), soft_wrap=True)
 
 
 def _save(

@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from typer.testing import CliRunner
 
 import lowcurve as lc
+from lowcurve.cli import app
 from lowcurve.errors import UserError
 from tests.surgery.zoo import ZOO
 
@@ -122,6 +124,16 @@ def test_a_block_that_is_called_twice_or_does_nothing() -> None:
     found = lc.block_geometry(Twice(), torch.rand(2, 3), blocks=("layer", "spare"))
     assert [row.name for row in found] == ["layer", "spare", "layer#2"]
     assert (found["spare"].gradient_norm == 0).all() and (found["layer"].curvature == 0).all()
+
+
+def small_transformer() -> nn.Module:
+    return lc.MODELS["vit"](in_channels=1, width=4, activation=nn.GELU, image_size=8)
+
+
+def test_the_command_line_shows_blocks() -> None:
+    words = ["--data", "digits", "--samples", "2", "--stability", "0", "--blocks", "1"]
+    shown = CliRunner().invoke(app, ["measure", "tests.geometry.test_blocks:small_transformer", *words]).output
+    assert sum(" Attention " in line for line in shown.splitlines()) == 4 and "Lipschitz" in shown
 
 
 def test_unknown_blocks_are_refused() -> None:
