@@ -84,19 +84,19 @@ def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True, norm:
     checks.tensor(losses=losses, x=x)
     checks.flag(create_graph=create_graph)
     checks.whole(1, 2, norm=norm)
-    if create_graph:
-        _refuse_fused_attention(losses)
-    return _MEANS[norm](input_gradient(losses, x, create_graph))
+    gradient = input_gradient(losses, x, create_graph)
+    _refuse_once_differentiable(gradient)
+    return _MEANS[norm](gradient)
 
 
-def _refuse_fused_attention(losses: Tensor) -> None:
-    """Say how attention is made twice differentiable, before a backward fails at it."""
-    for node in graph_nodes(losses.grad_fn):
-        if type(node).__name__.startswith("ScaledDotProduct"):
-            raise UserError(
-                f"a gradient penalty is differentiated again, got {type(node).__name__}: fused attention has no second "
-                "derivative; make the forward inside `with lowcurve.fast_double_backward():`"
-            )
+def _refuse_once_differentiable(gradient: Tensor) -> None:
+    """Say how a model is made twice differentiable before a backward fails; PyTorch marks what it has no formula for."""
+    if any(type(node).__name__ == "NotImplemented" for node in graph_nodes(gradient.grad_fn)):
+        raise UserError(
+            "a gradient penalty is differentiated again, got an operation without a second derivative, such as fused "
+            "attention or hardsigmoid; make the forward inside `with lowcurve.fast_double_backward():`, which has one "
+            "for these, or use a smooth operation in its place"
+        )
 
 
 def largest_norm(rows: Tensor) -> Tensor:

@@ -102,6 +102,19 @@ def test_steps_that_differentiate_twice_need_no_context(method: str, coefficient
     assert all(torch.allclose(a, p.grad, rtol=1e-10, atol=1e-12) for a, p in zip(found, net.parameters(), strict=True))
 
 
+def test_only_what_is_differentiated_again_is_refused() -> None:
+    """Attention that does not see x may be fused; a hardsigmoid that does has no second derivative either."""
+    q, x = torch.rand(1, 1, 3, 8, requires_grad=True), torch.rand(2, 3, requires_grad=True)
+    beside = F.scaled_dot_product_attention(q, q, q).mean()
+    lc.gradient_penalty(beside * x.square().sum(1), x).backward()
+    assert q.grad is not None
+    with pytest.raises(UserError, match="fast_double_backward"):
+        lc.gradient_penalty(F.hardsigmoid(x).sum(1), x)
+    assert float(lc.gradient_penalty(F.hardsigmoid(x).sum(1), x, create_graph=False)) == pytest.approx(3 / 36)
+    with lc.fast_double_backward():
+        lc.gradient_penalty(F.hardsigmoid(x).sum(1), x)
+
+
 @pytest.mark.parametrize("norm", [1, 2])
 def test_the_penalty_of_attention_is_that_of_dense_gradients(norm: int) -> None:
     """Per sample, by `torch.func.grad` through matrix products that are written out; its derivative by differences."""
