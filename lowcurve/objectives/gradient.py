@@ -90,7 +90,7 @@ def gradient_penalty(losses: Tensor, x: Tensor, create_graph: bool = True, norm:
 
 
 def _refuse_once_differentiable(gradient: Tensor) -> None:
-    """Say how a model is made twice differentiable before a backward fails; PyTorch marks what it has no formula for."""
+    """Say how a model is made twice differentiable before a backward fails; PyTorch marks what has no formula."""
     if any(type(node).__name__ == "NotImplemented" for node in graph_nodes(gradient.grad_fn)):
         raise UserError(
             "a gradient penalty is differentiated again, got an operation without a second derivative, such as fused "
