@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lowcurve.evaluation.measurement import Measurement, Settings, Values
+from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values
 from lowcurve.evaluation.subject import SEED, Subject
+from lowcurve.experiments.attacks import accuracies
 from lowcurve.experiments.claims import OURS, Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Row
 from lowcurve.experiments.geometry import GEOMETRY
@@ -14,20 +15,21 @@ TURNS = 7  # steps of each method when costs are compared
 
 
 def measure_attacks(subject: Subject, settings: Settings) -> Values:
-    """Attack by PGD and APGD-T at one radius of each norm; both see the same samples."""
+    """Attack by PGD and APGD-T at one radius of each norm; all see the same samples."""
     import math
 
     from lowcurve.attacks.evaluate import evaluate
 
     chosen = subject.split().subset(settings["samples"], SEED)
     steps = {"pgd": settings["pgd_steps"], "apgd-t": settings["apgd_steps"]}
-    values: Values = {"flags": []}
+    values: Values = {"flags": [], PER_SAMPLE: {}}
     for name, norm in (("l2", 2.0), ("linf", math.inf)):
         radius = settings[name]
         found = evaluate(subject.model, chosen, tuple(steps), (radius,), norm=norm, steps=steps, seed=SEED)
-        values |= {f"{attack.replace('-', '_')}_{name}": found.accuracy(attack, radius) for attack in steps}
-        values["attacked_accuracy"] = found.accuracy("clean", 0.0)
-        values["flags"] += found.flags
+        cells = {f"{attack.replace('-', '_')}_{name}": (attack, radius) for attack in steps}
+        measured = accuracies(found, {"attacked_accuracy": ("clean", 0.0), **cells})
+        kept, flags = values[PER_SAMPLE] | measured[PER_SAMPLE], [*values["flags"], *found.flags]
+        values |= {**measured, PER_SAMPLE: kept, "flags": flags}
     return values
 
 
@@ -146,6 +148,8 @@ TABLE = Experiment(
         ),
         Column("attention_lipschitz", "Attention: slope"),
         Column("mlp_lipschitz", "MLP: slope"),
+        Column("attention_curvature", "Attention: curvature"),
+        Column("mlp_curvature", "MLP: curvature"),
         Column("cost", "Step (× GELU)"),
     ),
     claims=(
@@ -172,8 +176,8 @@ TABLE = Experiment(
         "Attention and layer norms are PyTorch's own in every row; unit norms are those of convolutions and MLPs.",
         "λ of GradReg: ℓ₁ 2/255, the radius of the attack; ℓ₂² 0.07, which gives the network without GradReg as large "
         "a penalty. Smooth networks are trained by finite differences, ReLU by double backprop.",
-        "Slopes are local Lipschitz constants on 16 samples, estimated from below: the median over samples, of the "
-        "steepest of four blocks.",
+        "Slopes and curvature of blocks (`lc.block_geometry`, of the margin) are estimated from below on 16 samples: "
+        "the median over samples, of the steepest or most bent of four blocks. An MLP has its layer norm in front.",
         "A step's cost is compared in turns in one process, by the processor time of one thread.",
     ),
     seeds=(0,),
