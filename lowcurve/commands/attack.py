@@ -60,24 +60,22 @@ def attack(
     console = text.console()
     evaluations: dict[str, Evaluation] = {}
     for subject in subjects:
-        own = (
-            folder
-            if subject is first or folder is None
-            else folder / re.sub(r"[^\w.+-]+", "-", f"versus-{subject.name}")
-        )
         evaluations[subject.name] = evaluate(
             subject.model, split, names, distances_at, norm=length, steps=budgets, restarts=restarts, seed=seed,
-            batch_size=batch_size, folder=own,
+            batch_size=batch_size, folder=folder if subject is first else _beside(folder, subject.name),
         )  # fmt: skip
         console.print(text.headline(subject.name, f" on {first.dataset.title}"))
         _show(console, evaluations[subject.name])
     found = _distances(console, subjects, split, distances, length, seed, folder)
     _explain(console, subjects, split, saliency, explanation, seed, folder)
-    if folder is None:
-        console.print("add --output FOLDER to keep the rows, the table and the pictures", style="dim")
-    else:
+    if folder:
         plot_curves(evaluations, folder / "curve.png", found)
-        console.print(text.plain(f"written: {folder}"), style="dim")
+    options.tell_output(console, folder, "the rows, the table and the pictures")
+
+
+def _beside(folder: Path | None, name: str) -> Path | None:
+    """Return the folder for the rows of the model that is compared with."""
+    return folder / re.sub(r"[^\w.+-]+", "-", f"versus-{name}") if folder else None
 
 
 def check_names(attacks: Iterable[str], budgets: Iterable[str], explanation: str) -> None:

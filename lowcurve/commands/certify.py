@@ -62,8 +62,7 @@ def certify(
         _save(folder, title, certificate, distances, table)
         if sides is not None:
             save(folder, title, sides)
-    advice = f"written: {folder}" if folder else "add --output FOLDER to keep the radii and the plot"
-    console.print(text.plain(advice), style="dim")
+    options.tell_output(console, folder, "the radii and the plot")
 
 
 def _show_layers(console: "Console", table: "Bounds") -> None:

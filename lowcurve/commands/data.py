@@ -9,14 +9,9 @@ from lowcurve.commands import options
 
 app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(callback=options.existing, help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]"),
-]
-NewDataDir = Annotated[
-    Path | None,
-    typer.Option(callback=options.folder, help="Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]"),
-]
+_HELP = "Where data sets lie.  [default: $LOWCURVE_DATA, else the cache]"
+DataDir = Annotated[Path | None, typer.Option(callback=options.existing, help=_HELP)]
+NewDataDir = Annotated[Path | None, typer.Option(callback=options.folder, help=_HELP)]
 
 
 @app.command("list")

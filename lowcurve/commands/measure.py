@@ -64,8 +64,7 @@ def measure(
         if folder:
             about = {"stand_in": stand_in, "kinks": rest, "target": found.name, "data": found.dataset.title}
             _save(folder, tables, profiles, parquet, {**settings, **about})
-    advice = f"written: {folder}" if folder else "add --output FOLDER to keep the values of every sample"
-    console.print(text.plain(advice), style="dim")
+    options.tell_output(console, folder, "the values of every sample")
 
 
 def _tables(

@@ -4,11 +4,14 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowcurve.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LARGEST = 2**31 - 1  # of numbers that are counted or seed a generator
 LONGEST = 200  # characters of a text in a message
@@ -88,6 +91,14 @@ def counted(least: int, help: str) -> Any:
 def above_zero(help: str) -> Any:
     """Return an option that is a number above 0."""
     return typer.Option(callback=positive, help=help)
+
+
+def tell_output(console: "Console", folder: Path | None, what: str) -> None:
+    """Say where a verb's files are, or how to keep `what` it has found."""
+    from lowcurve.text import plain
+
+    advice = f"written: {folder}" if folder else f"add --output FOLDER to keep {what}"
+    console.print(plain(advice), style="dim", soft_wrap=True)
 
 
 def shown(text: object) -> str:

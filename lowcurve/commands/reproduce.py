@@ -1,11 +1,17 @@
 """`lowcurve reproduce`: a table or figure of the paper, by name."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lowcurve.commands import options
+from lowcurve.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lowcurve.experiments.request import Request
 
 
 def reproduce(
@@ -36,16 +42,12 @@ def reproduce(
 
     Runs that other tables share are trained once; run the command again to go on after an interruption.
     """
-    from lowcurve.errors import UserError
-    from lowcurve.experiments.reproduce import reproduce_all
+    from lowcurve import text
     from lowcurve.experiments.request import request, request_all
-    from lowcurve.report.terminal import list_experiments, print_result
-    from lowcurve.report.write import write_result
-    from lowcurve.text import console as plain_console
-    from lowcurve.text import plain
+    from lowcurve.report.terminal import list_experiments
     from lowcurve.training.toml import parse_pairs
 
-    console = plain_console()
+    console = text.console()
     if name == "list":
         list_experiments(console)
         return
@@ -64,15 +66,31 @@ def reproduce(
         "skip_recorded": skip_recorded,
     }
     asked = request_all(preset, **settings) if name == "all" else [request(name, preset, **settings)]
-    failures: dict[str, str] = {}
-    for result in reproduce_all(asked, lambda line: console.print(plain(line)), failures, run=not show):
-        print_result(console, result)
-        for path in write_result(result, results / preset):
-            console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
+    failures = _run(console, asked, run=not show)
     if keep_weights:
-        from lowcurve.experiments import weights
-
-        kept = weights.keep_weights(results, [planned for one in asked for planned in one.grid(whole=True)])
-        console.print(plain(f"weights of {len(kept)} runs: {results / weights.FOLDER}"), style="dim", soft_wrap=True)
+        _keep_weights(console, results, asked)
     if failures:
         raise UserError(f"{len(failures)} runs failed; run the same command again: {', '.join(failures)}")
+
+
+def _run(console: "Console", asked: "list[Request]", *, run: bool) -> dict[str, str]:
+    """Print and write each result as it is done; return the errors of runs that failed, by name."""
+    from lowcurve.experiments.reproduce import reproduce_all
+    from lowcurve.report.terminal import print_result
+    from lowcurve.report.write import write_result
+    from lowcurve.text import plain
+
+    failures: dict[str, str] = {}
+    for result in reproduce_all(asked, lambda line: console.print(plain(line)), failures, run=run):
+        print_result(console, result)
+        for path in write_result(result, asked[0].records):
+            console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
+    return failures
+
+
+def _keep_weights(console: "Console", results: Path, asked: "list[Request]") -> None:
+    from lowcurve.experiments import weights
+    from lowcurve.text import plain
+
+    kept = weights.keep_weights(results, [planned for one in asked for planned in one.grid(whole=True)])
+    console.print(plain(f"weights of {len(kept)} runs: {results / weights.FOLDER}"), style="dim", soft_wrap=True)

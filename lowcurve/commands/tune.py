@@ -1,6 +1,5 @@
 """`lowcurve tune`: what does one β for all activations do to a trained network, without training?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    target: Annotated[str, typer.Argument(help="A run folder, or package:factory, a function that returns a model.")],
+    target: options.Target,
     betas: Annotated[str, typer.Option(help="Values of β, joined by commas.")] = "100,30,10,5,2",
     data: options.Data = None,
     data_dir: options.DataDir = None,
@@ -58,13 +57,11 @@ def tune(
     console.print(_table(points, settings.attacks, radius, length))
     for line in remarks(points):
         console.print(text.plain(line))
-    if folder is None:
-        console.print("add --output FOLDER to keep the table and the rows of the attacks", style="dim")
-        return
-    about = {"target": found.name, "data": found.dataset.title, "samples": len(settings.test), "radius": radius}
-    about |= {"norm": str(length), "statistics": statistics, "seed": seed}
-    write_json(Path(folder) / "summary.json", {**about, "points": [point.to_dict() for point in points]})
-    console.print(text.plain(f"written: {folder}"), style="dim")
+    if folder:
+        about = {"target": found.name, "data": found.dataset.title, "samples": len(settings.test), "radius": radius}
+        about |= {"norm": str(length), "statistics": statistics, "seed": seed}
+        write_json(folder / "summary.json", {**about, "points": [point.to_dict() for point in points]})
+    options.tell_output(console, folder, "the table and the rows of the attacks")
 
 
 def _table(points: "list[Point]", attacks: tuple[str, ...], radius: float, norm: float) -> Any:

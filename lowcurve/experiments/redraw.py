@@ -55,6 +55,8 @@ def _derived(
     redrawn = {key: drawn[row, seed, key] for key in known if (row, seed, key) in drawn}
     if not redrawn:
         return {key: numpy.array([value]) for key, value in known.items()}
+    if not derive(values):
+        return {**{key: numpy.array([value]) for key, value in known.items()}, **redrawn}
     every = [{**values, **{key: float(draws[place]) for key, draws in redrawn.items()}} for place in range(DRAWS)]
     derived = [derive(one) for one in every]
     follow = {key: numpy.array([one.get(key, numpy.nan) for one in derived]) for key in derived[0]}

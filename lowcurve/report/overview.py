@@ -96,6 +96,8 @@ def _rows(results: Sequence[Result]) -> list[ClaimRow]:
     known = any(result.preset in PRESETS for result in results)
     claims: dict[tuple[str, str], Judged] = {}
     for name, experiment in EXPERIMENTS.items() if known else ():
+        if experiment.apart:  # a study that nobody has run says nothing
+            continue
         claims |= {(name, judged["formula"]): judged for judged in tabulate(experiment, {}, {})["verdicts"]}
     by_preset: dict[tuple[str, str], dict[str, Judged]] = {}
     for result in results:

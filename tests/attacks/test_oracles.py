@@ -16,6 +16,7 @@ from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
 from lowcurve.attacks import attack
+from lowcurve.surgery.fold import fold
 
 RADII = {2: (0.3, 0.6, 0.9), math.inf: (0.12,)}
 CASES = [(net, norm, eps) for net in ("relu", "lcnn") for norm, radii in RADII.items() for eps in radii]
@@ -28,6 +29,12 @@ STEPS = 12
 
 def accuracy(model: nn.Module, adversarial: Tensor, y: Tensor) -> float:
     return (model(adversarial).argmax(1) == y).double().mean().item()
+
+
+@pytest.fixture(scope="module")
+def nets(nets: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The same functions without our layers, which derive their weights in every call."""
+    return {name: fold(net) for name, net in nets.items()}
 
 
 @pytest.fixture(autouse=True)

@@ -98,6 +98,17 @@ def test_digits_are_those_of_scikit_learn():
     assert dataset.train.images.max() == 1 and dataset.train.images.min() == 0
 
 
+def test_who_changes_what_was_loaded_changes_it_for_nobody_else():
+    with torch.inference_mode():
+        changed = load_dataset("digits")
+    for split in (changed.train, changed.test):
+        with torch.inference_mode():
+            split.images.zero_(), split.labels.zero_()
+    fresh = load_dataset("digits")
+    assert fresh.train.images.sum() > 0 and fresh.test.labels.sum() > 0
+    assert not fresh.train.images.is_inference()
+
+
 def test_moons_lie_in_the_unit_square_with_the_moons_shape():
     dataset = load_dataset("moons")
     x = (dataset.train.images - 0.5) * 4 + torch.tensor([0.5, 0.25])

@@ -245,7 +245,7 @@ def test_the_demo_from_nothing_to_a_page(tmp_path, monkeypatch):
     """The command itself, with a training of one epoch and few samples."""
     from lowcurve.experiments import demo
 
-    short = {**demo.PRESET.training, "train.epochs": 1, "data.limit_train": 64, "data.limit_test": 16}
+    short = {**demo.PRESET.training, "train.epochs": 1, "data.limit_train": 64, "data.limit_test": 16, "model.width": 4}
     moons = {**demo.PRESET.by_data["moons"], "train.epochs": 1, "data.limit_test": 50}
     preset = replace(demo.PRESET, training=short, by_data={"moons": moons}, samples=TINY.samples)
     monkeypatch.setattr(demo, "PRESET", preset)

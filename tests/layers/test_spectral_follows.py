@@ -31,20 +31,20 @@ def norm_of(layer: nn.Module) -> float:
 def conv_net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        spectral_norm(nn.Conv2d(1, 8, 3, padding=1), (8, 8)),
+        spectral_norm(nn.Conv2d(1, 8, 3, padding=1), (6, 6)),
         nn.ReLU(),
-        spectral_norm(nn.Conv2d(8, 8, 3, padding=1), (8, 8)),
+        spectral_norm(nn.Conv2d(8, 8, 3, padding=1), (6, 6)),
         nn.ReLU(),
-        spectral_norm(nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=2), (8, 8)),
+        spectral_norm(nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=2), (6, 6)),
         nn.ReLU(),
         nn.Flatten(),
-        spectral_norm(nn.Linear(128, 10)),
+        spectral_norm(nn.Linear(72, 10)),
     )
 
 
 def mlp() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [spectral_norm(nn.Linear(64, 64)), nn.ReLU(), spectral_norm(nn.Linear(64, 64)), nn.ReLU()]
+    layers = [spectral_norm(nn.Linear(36, 64)), nn.ReLU(), spectral_norm(nn.Linear(64, 64)), nn.ReLU()]
     return nn.Sequential(nn.Flatten(), *layers, spectral_norm(nn.Linear(64, 10)))
 
 
@@ -66,12 +66,12 @@ def test_the_norm_stays_one_after_every_step(make, rate: float, momentum: float,
     net = make().train()
     optimizer = torch.optim.SGD(net.parameters(), rate, momentum=momentum)
     generator = torch.Generator().manual_seed(0)
-    means = torch.rand(10, 1, 8, 8, generator=generator)
+    means = torch.rand(10, 1, 6, 6, generator=generator)
     layers = [module for _, module, _ in normalized_layers(net)]
     with flushed_denormals():
         for step in range(41):
             y = torch.randint(0, 10, (32,), generator=generator)
-            x = means[y] + 0.3 * torch.randn(32, 1, 8, 8, generator=generator)
+            x = means[y] + 0.3 * torch.randn(32, 1, 6, 6, generator=generator)
             loss = F.cross_entropy(8 * net(x), y)
             norms = [norm_of(layer) for layer in layers] if step % 4 == 0 else []
             assert all(0.998 < norm < 1.02 for norm in norms), (step, norms)
@@ -85,7 +85,7 @@ def test_the_norm_stays_one_after_every_step(make, rate: float, momentum: float,
 
 
 def test_who_reads_a_weight_leaves_no_trace_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = conv_net().train(), torch.rand(4, 1, 8, 8)
+    net, x = conv_net().train(), torch.rand(4, 1, 6, 6)
     net(x).sum().backward()
     with torch.no_grad():
         for parameter in net.parameters():
@@ -172,7 +172,7 @@ def test_weights_that_change_in_eval_mode() -> None:
             parameter.copy_(torch.randn(parameter.shape))
     assert all(norm_of(module) == pytest.approx(1, abs=1e-3) for _, module, _ in normalized_layers(other))
     net.load_state_dict(other.state_dict())
-    x = torch.rand(4, 1, 8, 8)
+    x = torch.rand(4, 1, 6, 6)
     assert torch.allclose(net(x), other(x), atol=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_evaluation_leaves_no_trace_in_training_and_costs_nothing_twice(monkeypa
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
-    x = torch.rand(4, 1, 8, 8)
+    x = torch.rand(4, 1, 6, 6)
     twin = copy.deepcopy(net)
     net.eval()(x)
     spectral = type(spectral_of(net[0]))
@@ -203,7 +203,7 @@ def test_averages_of_models_have_unit_norms(buffers: bool) -> None:
         with torch.no_grad():
             for parameter in net.parameters():
                 parameter.add_(torch.randn(parameter.shape))
-        net(torch.rand(4, 1, 8, 8))
+        net(torch.rand(4, 1, 6, 6))
         average.update_parameters(net)
     average.eval()
     assert all(norm_of(module) == pytest.approx(1, abs=1e-3) for _, module, _ in normalized_layers(average))

@@ -40,7 +40,7 @@ VERBS = {
     "nested": ["measure", "TUNED"],
 }
 DRIVER = """
-import json, sys, lowcurve
+import json, os, sys, lowcurve
 from lowcurve.cli import app
 def attempt(call):
     try:
@@ -48,9 +48,12 @@ def attempt(call):
         return ""
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
-verbs, run = json.loads(sys.argv[1]), sys.argv[2]
-said = {verb: attempt(lambda: app(words, standalone_mode=False)) for verb, words in verbs.items()}
-said["load"] = attempt(lambda: lowcurve.load(run))
+verbs, run, said = json.loads(sys.argv[1]), sys.argv[2], {}
+assert sys.path[0] == "", "the working directory, whichever it is"
+for where in sys.argv[3:]:
+    os.chdir(where)
+    said[where] = {verb: attempt(lambda: app(words, standalone_mode=False)) for verb, words in verbs.items()}
+    said[where]["load"] = attempt(lambda: lowcurve.load(run))
 print("\\n" + json.dumps(said))
 """
 
@@ -81,23 +84,25 @@ def untouched(place: Path) -> Iterator[None]:
     assert not (place / "mark").exists()
 
 
-@pytest.mark.parametrize("where", [".", "sharedrun", "plain"])
-def test_no_verb_imports_what_the_files_of_a_run_name(place: Path, where: str) -> None:
-    """In a process of its own, whose import path begins with the working directory, as `python -m` has it."""
+def test_no_verb_imports_what_the_files_of_a_run_name(place: Path) -> None:
+    """In a process whose import path begins with the working directory: beside the run, in it, and elsewhere."""
+    places = [str(place / where) for where in (".", "sharedrun", "plain")]
     names = {"RUN": place / "sharedrun", "PLAIN": place / "plain", "TUNED": place / "tuned"}
     verbs = {verb: [_filled(word, names) for word in words] for verb, words in VERBS.items()}
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(verbs), str(place / "sharedrun")],
-        cwd=place / where,
+        [sys.executable, "-c", DRIVER, json.dumps(verbs), str(place / "sharedrun"), *places],
+        cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    for verb, said in json.loads(done.stdout.splitlines()[-1]).items():
-        assert said or verb == "report", f"{verb} ended as if all were well"  # a report needs no network
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert list(found) == places
+    for where, verb, said in ((where, verb, said) for where, verbs in found.items() for verb, said in verbs.items()):
+        assert said or verb == "report", f"{verb} in {where} ended as if all were well"  # a report needs no network
         if verb != "report":  # which reads results only
-            assert said.startswith("UserError") and EVIL in said and "would import and run" in said, (verb, said)
+            assert said.startswith("UserError") and EVIL in said and "would import and run" in said, (where, verb, said)
 
 
 def _filled(word: str, names: dict[str, Path]) -> str:
