@@ -54,6 +54,7 @@ EVERYTHING: dict[str, Callable[[], object]] = {
         SMOOTH, X, Y, [0.1], 1, direction="adversarial", steps=1
     ),
     "local_linearity": lambda: lc.local_linearity(SMOOTH, X, Y, [0.1], samples=1),
+    "block_geometry": lambda: lc.block_geometry(SMOOTH, X, Y, blocks=["1"], max_iterations=2),
     "operator_norm": lambda: lc.operator_norm(PLAIN[0].conv, (4, 4)),
     "operator_norm_bound": lambda: lc.operator_norm_bound(PLAIN[0].conv, (4, 4)),
     "bounds": lambda: lc.bounds(SMOOTH, (1, 4, 4)),
