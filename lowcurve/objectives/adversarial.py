@@ -49,7 +49,7 @@ def ascend(loss: Callable[[Tensor], Tensor], x: Tensor, eps: float, steps: int) 
 
 def uniform_in_ball(x: Tensor, eps: float) -> Tensor:
     """Draw a point of the ℓ₂ ball of radius `eps` per sample of `x`, uniformly, from the global generator."""
-    direction = torch.randn_like(x)
+    direction = torch.randn_like(x, memory_format=torch.contiguous_format)  # the same point in any order of memory
     dimension = x[0].numel()
     radius = eps * torch.rand(len(x), device=x.device) ** (1 / dimension)
     return direction / sample_norms(direction).clamp_min(1e-12) * radius.reshape(-1, *[1] * (x.ndim - 1))

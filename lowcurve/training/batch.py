@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.settings import TrainConfig
 from lowcurve.training.step import TrainingStep
 
@@ -36,7 +37,9 @@ def varied(x: Tensor, y: Tensor, classes: int, settings: TrainConfig) -> tuple[T
     return torch.lerp(x[order], x, weight), torch.lerp(targets[order], targets, weight)
 
 
-def in_pieces(step: TrainingStep, x: Tensor, y: Tensor, targets: Tensor | None, pieces: int) -> dict[str, Tensor]:
+def in_pieces(
+    step: TrainingStep | CompiledStep, x: Tensor, y: Tensor, targets: Tensor | None, pieces: int
+) -> dict[str, Tensor]:
     """Take the training step of each piece of a batch and leave the mean of their gradients, weighed by samples.
 
     Each sample counts as much as in one piece, but batch norms see a piece alone. It saves memory, not time.

@@ -133,8 +133,6 @@ class Config(Section):
         differentiates = any(term.input_gradients for term in terms.values())
         if self.train.precision == "bfloat16" and differentiates:
             raise ValueError("train.precision='bfloat16' is too coarse for gradient penalties; use 'float32'")
-        if self.train.compile and differentiates:
-            raise ValueError("train.compile has no double backprop, which gradient penalties need; leave it out")
         if self.train.mixup and any(term.overrides("change_inputs", "change_scores") for term in terms.values()):
             raise ValueError(f"train.mixup gives samples two labels, {self.method.name} needs one each; leave one out")
         for key in ("beta", "gamma"):

@@ -6,7 +6,7 @@ import subprocess
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,16 +73,26 @@ class World:
         """Average the running statistics of every batch norm, so that γ-BN scales alike on every rank."""
         if self.size == 1:
             return
-        statistics = [
+        _average(
             buffer
             for name, buffer in model.named_buffers()
             if name.endswith(("running_mean", "running_var")) and buffer is not None
-        ]
-        if statistics:
-            flat = torch.cat([buffer.flatten() for buffer in statistics]) / self.size
-            dist.all_reduce(flat)
-            for buffer, part in zip(statistics, flat.split([b.numel() for b in statistics]), strict=True):
-                buffer.copy_(part.view_as(buffer))
+        )
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average all gradients, where no wrapper of the model has done so."""
+        if self.size > 1:
+            _average(p.grad for p in model.parameters() if p.grad is not None)
+
+
+def _average(tensors: Iterable[Tensor]) -> None:
+    """Average each tensor over all processes, in place."""
+    given = list(tensors)
+    if given:
+        flat = torch.cat([tensor.flatten() for tensor in given]) / dist.get_world_size()
+        dist.all_reduce(flat)
+        for tensor, part in zip(given, flat.split([t.numel() for t in given]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def place() -> tuple[int, int, int]:

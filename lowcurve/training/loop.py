@@ -24,6 +24,7 @@ from lowcurve.training.average import WeightAverage
 from lowcurve.training.batch import in_pieces, varied
 from lowcurve.training.card import finish
 from lowcurve.training.checkpoint import latest_checkpoint
+from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.config import Config
 from lowcurve.training.distributed import World, naming_losses, processes
 from lowcurve.training.interrupt import StopRequest, stop_requests
@@ -75,11 +76,8 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     world.wait()  # the first process writes below
     model = _network(config, world, run, dataset, resumed=checkpoint is not None)
     average = WeightAverage(model, config.train.ema) if config.train.ema else None
-    if config.train.compile:
-        model.compile()
     if config.train.sync_batchnorm and world.size > 1:
         model = synchronize(model)
-    wrapped = world.wrap(model)
     method, optimizer = config.method.method, make_optimizer(model, config.train)
     session = Session(
         config,
@@ -87,7 +85,7 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
         run,
         dataset,
         model,
-        TrainingStep(wrapped, method, coefficients(config, len(dataset.train)), getattr(torch, config.train.precision)),
+        _training_step(config, world, model, len(dataset.train)),
         optimizer,
         Meter(columns(method), world.device),
         Ceilings(model, config),
@@ -102,6 +100,21 @@ def _prepare(config: Config, world: World, run: Run) -> Session:
     if not checkpoint:
         session.save()  # a full disk or a wrong folder shows now, not after the first hour
     return session
+
+
+def _training_step(config: Config, world: World, model: nn.Module, samples: int) -> TrainingStep | CompiledStep:
+    """Return the method's step: of several processes together, or compiled, with gradients averaged afterwards."""
+    settings = config.train
+    given = (config.method.method, coefficients(config, samples), getattr(torch, settings.precision))
+    if not settings.compile:
+        return TrainingStep(world.wrap(model), *given)
+    step = TrainingStep(model, *given)
+    if world.size > 1 and (settings.sync_batchnorm or any(term.own_backward for term in step.terms.values())):
+        raise UserError(
+            "a step in which processes wait for each other (train.sync_batchnorm, method.gradient='finite') cannot be "
+            "compiled; leave train.compile out"
+        )
+    return CompiledStep(step)
 
 
 def _network(config: Config, world: World, run: Run, dataset: Dataset, resumed: bool) -> nn.Module:
@@ -169,6 +182,8 @@ def _step(session: Session, x: Tensor, y: Tensor, done: int, total: int) -> None
         x = x.contiguous(memory_format=torch.channels_last)
     x, targets = varied(x, y, session.dataset.num_classes, settings)
     terms = session.last = in_pieces(session.training_step, x, y, targets, settings.accumulate)
+    if settings.compile:
+        session.world.average_gradients(session.model)
     if settings.clip_gradient is not None:
         nn.utils.clip_grad_norm_(session.model.parameters(), settings.clip_gradient)
     session.optimizer.step()

@@ -20,6 +20,7 @@ from lowcurve.training.checkpoint import (
     save_checkpoint,
     training_tensors,
 )
+from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.config import Config
 from lowcurve.training.distributed import World
 from lowcurve.training.divergence import advice
@@ -40,7 +41,7 @@ class Session:
     run: Run
     dataset: Dataset
     model: nn.Module
-    training_step: TrainingStep  # of the model itself, or of the model behind DistributedDataParallel
+    training_step: TrainingStep | CompiledStep  # of the model, or of the model behind DistributedDataParallel
     optimizer: torch.optim.Optimizer
     meter: Meter
     ceilings: Ceilings

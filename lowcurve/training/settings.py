@@ -38,7 +38,7 @@ class TrainConfig(Section):
     checkpoint_seconds: float = Field(default=60, ge=0, description="least time between checkpoints")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="bfloat16 is autocast")
     channels_last: bool = False
-    compile: bool = Field(default=False, description="torch.compile, where no double backprop is needed")
+    compile: bool = Field(default=False, description="one compiled function for a whole step")
     sync_batchnorm: bool = Field(default=False, description="batch statistics over all processes")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
 

@@ -86,8 +86,8 @@ def test_mistakes_in_its_coefficients_are_named(tmp_path: Path) -> None:
         parse_config(recipe(tmp_path, name="small-logits", lambda_logits=-1))
     with pytest.raises(UserError, match=r"did you mean 'method\.lambda_logits'"):
         parse_config(recipe(tmp_path, name="small-logits", lambda_logit=1))
-    with pytest.raises(UserError, match="compile has no double backprop"):
-        parse_config({**recipe(tmp_path, name="flat"), "train": {"compile": True}})
+    with pytest.raises(UserError, match="too coarse for gradient penalties"):
+        parse_config({**recipe(tmp_path, name="flat"), "train": {"precision": "bfloat16"}})
     with pytest.raises(UserError, match="'finite' does not go with small-logits"):
         parse_config(recipe(tmp_path, name="lcnn+gradreg+small-logits", gradient="finite"))
 

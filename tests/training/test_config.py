@@ -52,7 +52,6 @@ def test_a_method_brings_its_own_coefficients_and_a_recipe_may_replace_them() ->
         ({"method": {"name": "gradreg", "gradient": "finite"}}, "smooth activation"),
         ({"method": {"name": "lcnn+gradreg+cure", "gradient": "finite"}}, "does not go with cure"),
         ({"method": {"name": "gradreg"}, "train": {"precision": "bfloat16"}}, "too coarse"),
-        ({"method": {"name": "cure"}, "train": {"compile": True}}, "double backprop"),
         ({"method": {"name": "certified", "gradient": "finite"}}, "does not go with certified"),
         ({"train": 3}, "train: Input should be"),
         ([], "Input should be"),

@@ -32,7 +32,7 @@ def softplus_gradient(
     beta = bounded_exp(widen(log_beta))
     tau = tau_of(widen(y - shift), beta)
     in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
-    in_beta = (grad * entropy_deficit(tau)).sum().to(log_beta.dtype) / beta if with_beta else None
+    in_beta = _total(grad * entropy_deficit(tau)).to(log_beta.dtype) / beta if with_beta else None
     return in_x, in_beta
 
 
@@ -44,7 +44,13 @@ def softplus_second(
     tau = tau_of(centered, beta)
     bend = outer * grad * (beta * (0.5 - 0.5 * tau))
     in_grad = outer * (0.5 + 0.5 * tau)
-    return in_grad.to(grad.dtype), bend.to(y.dtype), (bend * centered).sum().to(log_beta.dtype)
+    return in_grad.to(grad.dtype), bend.to(y.dtype), _total(bend * centered).to(log_beta.dtype)
+
+
+def _total(x: Tensor) -> Tensor:
+    """Sum by channels first, as the sums of a batch norm around it are: a compiler takes all of them in one pass."""
+    others = [d for d in range(x.dim()) if d != 1]
+    return (x.sum(others) if x.dim() > 1 else x).sum()
 
 
 def widen(x: Tensor) -> Tensor:

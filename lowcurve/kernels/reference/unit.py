@@ -17,9 +17,11 @@ def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[l
 def unit_weights_gradient(
     grads: Sequence[Tensor], units: Sequence[Tensor], slopes: Sequence[Tensor], sigma: Tensor
 ) -> list[Tensor]:
-    """Return every (g - ⟨g, Y⟩ S) / σ for Y = W / σ."""
+    """Return every (g - ⟨g, Y⟩ S) / σ for Y = W / σ, laid out as Y is."""
     found = []
     for grad, unit, slope, value in zip(grads, units, slopes, sigma.unbind(), strict=True):
+        if grad.stride() != unit.stride():
+            grad = torch.empty_like(unit).copy_(grad)
         inner = (grad * unit).sum()  # not `dot`, whose last bit depends on where in memory its arguments are
         found.append(torch.addcmul(grad, slope, inner, value=-1) / value)
     return found
