@@ -148,6 +148,6 @@ def _check_repeats(step: Any, graph: Any) -> None:
         largest = max((float(a.detach().abs().nan_to_num().amax()) for a, _ in pairs if a.numel()), default=0.0)
         if any(not torch.allclose(b, a, rtol=0, atol=_TOLERANCE * largest, equal_nan=True) for a, b in pairs):
             raise UserError(
-                "a graph of this step computes something else than the step, which sets the state of a generator (dropout "
-                f"in CURE, in attacks in training mode or in checkpointed segments); {_REMEDY}"
+                "a graph of this step computes something else than the step, which sets the state of a generator ("
+                f"dropout in CURE, in attacks in training mode or in checkpointed segments); {_REMEDY}"
             )
