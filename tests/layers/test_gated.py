@@ -38,18 +38,6 @@ def test_derivatives_in_x_and_beta(kind):
     assert gradcheck(apply, (x, layer.log_beta)) and gradgradcheck(apply, (x, layer.log_beta))
 
 
-@pytest.mark.parametrize("make", [LearnedGELU, lambda beta: LearnedGELU(beta, "tanh"), LearnedSiLU])
-@pytest.mark.parametrize("beta", [0.1, 1.0, 20.0])
-def test_constants_are_just_above_the_largest_slope_and_curvature(make, beta):
-    layer = make(beta).double()
-    x = (X / 5 / beta).requires_grad_()
-    (slope,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(slope.sum(), x)
-    known = constants(layer)
-    assert 0.97 * known.lipschitz <= slope.abs().max() <= known.lipschitz
-    assert 0.97 * known.curvature <= second.abs().max() <= known.curvature
-
-
 def test_constants_refuse_what_leaves_the_range_of_numbers():
     with pytest.raises(UserError, match="β from"):
         constants(LearnedGELU(1e9))

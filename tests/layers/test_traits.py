@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d
+from lowcurve.layers.gated import LearnedGELU, LearnedSiLU
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.traits import Learned, constants, constants_between, learned, learned_logs, learned_parameters
@@ -14,7 +15,7 @@ from lowcurve.layers.traits import Learned, constants, constants_between, learne
 MODULES = [
     CenteredSoftplus(0.3), CenteredSoftplus(7.0), LeakyCenteredSoftplus(0.2, 3.0), SmoothClip(-1.0, 2.0, 4.0),
     nn.Softplus(beta=2.0), nn.ReLU(), nn.LeakyReLU(0.1), nn.ELU(), nn.ELU(0.5), nn.Tanh(), nn.Sigmoid(), nn.SiLU(),
-    nn.GELU(), nn.GELU(approximate="tanh"),
+    nn.GELU(), nn.GELU(approximate="tanh"), LearnedGELU(2.0), LearnedGELU(0.5, "tanh"), LearnedSiLU(3.0),
 ]  # fmt: skip
 
 
