@@ -73,7 +73,16 @@ def step_times(
     channels_last: bool = False,
     device: torch.device = CPU,
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return per row, for `rounds` steps after two to warm up, its seconds and those of the plain steps around it."""
+    """Return per row the seconds of its steps and those of the plain steps around each."""
+    network, x, y = setting(width, batch, size, channels_last, device)
+    steps = {row: _step(ROWS[row], network, x, y) for row in rows}
+    return alternating(steps, network("relu"), x, y, rounds)
+
+
+def setting(
+    width: int, batch: int, size: int, channels_last: bool = False, device: torch.device = CPU
+) -> tuple[Callable[[str], nn.Module], Tensor, Tensor]:
+    """Return a function from a method to its network, and a batch."""
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.rand(batch, 3, size, size).to(device).contiguous(memory_format=layout)
@@ -83,14 +92,19 @@ def step_times(
         net = build(method, "resnet18", (3, size, size), 10, width=width)
         return net.train().to(device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
-    plain = network("relu")
-    steps = {row: _step(ROWS[row], network, x, y) for row in rows}
-    pairs: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
+    return network, x, y
+
+
+def alternating(
+    steps: dict[str, Callable[[], object]], plain: nn.Module, x: Tensor, y: Tensor, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Return per row, for `rounds` steps after two to warm up, its seconds and those of the plain steps around it."""
+    pairs: dict[str, list[tuple[float, float]]] = {row: [] for row in steps}
     with flushed_denormals(), kept_memory():  # as in `lowcurve train`
         for lap in range(rounds + 2):
-            before = seconds(device, lambda: _plain(plain, x, y))
-            for row in rows:
-                own, after = seconds(device, steps[row]), seconds(device, lambda: _plain(plain, x, y))
+            before = seconds(x.device, lambda: _plain(plain, x, y))
+            for row, step in steps.items():
+                own, after = seconds(x.device, step), seconds(x.device, lambda: _plain(plain, x, y))
                 if lap > 1:
                     pairs[row].append((own, (before + after) / 2))
                 before = after

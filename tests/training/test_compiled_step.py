@@ -4,6 +4,7 @@ import copy
 import os
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from lowcurve.errors import UserError
 from lowcurve.layers.spectral import normalized_layers, standing_still
 from lowcurve.methods import apply_surgery, find_method
+from lowcurve.training import traced
 from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.config import Config
 from lowcurve.training.loop import train
@@ -150,6 +152,25 @@ def test_tracing_leaves_the_model_and_the_generator_alone() -> None:
     for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.usefixtures("graph_alone")
+@pytest.mark.parametrize("method", ["lcnn+gradreg", "cure", "lcnn+adv"])
+def test_nothing_asks_for_a_value(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors on the device "meta" have none, and anything computed elsewhere would not go with them."""
+    monkeypatch.setattr(traced, "_check_repeats", lambda *_: None)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which does not know that device
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    net = network(method).to("meta")
+    step = CompiledStep(TrainingStep(net, method), "eager")
+    buffers = list(net.buffers())
+    step(X.to("meta"), Y.to("meta"))
+    ((found, _),) = step._known.values()
+    nodes = [node.meta["val"] for node in found.graph.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
+    assert len(nodes) > 50
+    assert all(value.device.type == "meta" for value in nodes)
+    assert all(mine is before for mine, before in zip(net.buffers(), buffers, strict=True))
+    assert all(p.grad is not None and p.grad.is_meta for p in net.parameters())
 
 
 class Odd(nn.Module):
