@@ -49,6 +49,21 @@ def test_operators_pass_pytorchs_own_checks() -> None:
     torch.library.opcheck(ops.norm_gradient, (x, y, x, None, mean, invstd, 1e-5, rho, 1.0, 0.0, False, True))
 
 
+def test_operators_for_all_layers_pass_opcheck_in_any_layout() -> None:
+    """A compiler goes by the layouts that plain PyTorch gives, and loops have to give the same."""
+    weights, slopes = [torch.rand(2, 3, 3, 3), torch.rand(4, 5)], [torch.rand(2, 3, 3, 3), torch.rand(4, 5)]
+    grads = [torch.rand(2, 3, 3, 3).contiguous(memory_format=torch.channels_last), torch.rand(5, 4).mT]
+    units, sigma = ops.unit_weights(weights, slopes)
+    torch.library.opcheck(ops.unit_weights, (weights, slopes))
+    torch.library.opcheck(ops.unit_weights, (grads, slopes))
+    torch.library.opcheck(ops.unit_weights_gradient, (grads, units, slopes, sigma))
+    torch.library.opcheck(ops.unit_weights_gradient, (units, grads, slopes, sigma))
+    rows, gammas = [torch.rand(3), torch.rand(2)], [torch.tensor(0.1), torch.tensor(9.0)]
+    scaled, shifted, gains, factors = ops.scales(rows, [None, rows[1]], [None, rows[1]], gammas, [1e-5, 1e-5])
+    torch.library.opcheck(ops.scales, (rows, [None, rows[1]], [None, rows[1]], gammas, [1e-5, 1e-5]))
+    torch.library.opcheck(ops.scales_gradient, (scaled, shifted, [None, rows[1]], [None, rows[1]], gains, factors))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_running_statistics_are_known_to_have_moved(dtype: torch.dtype) -> None:
     running = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
