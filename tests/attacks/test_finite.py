@@ -87,9 +87,8 @@ def test_infinite_slopes_are_followed() -> None:
 
 @everyone
 @both
-@pytest.mark.parametrize("eps", [1e-45, 1e-30, 1e-10, 3e-8, 1e-7, 1e-6, 1e-4, 0.1, 1.0, 1e6, 1e30, 1e300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_ball_holds_at_every_radius(name: str, norm: float, eps: float, dtype: torch.dtype) -> None:
+def test_the_ball_holds_at_every_radius(name: str, norm: float, dtype: torch.dtype) -> None:
     x = torch.rand(6, 3, 10, 10, generator=torch.Generator().manual_seed(4)).to(dtype)
     x[0], x[1, :2] = 0, 1
     weight = torch.randn(4, 300, generator=torch.Generator().manual_seed(5), dtype=dtype)
@@ -97,11 +96,13 @@ def test_the_ball_holds_at_every_radius(name: str, norm: float, eps: float, dtyp
     net[1].weight.data = 1e9 * (weight - weight.mean(0))
     net[1].bias.data = -(x.flatten(1) @ net[1].weight.data.T).mean(0)
     y = net(x).argmax(1)
-    result = attack(net, x, y, name, eps=eps, norm=norm, steps=STEPS.get(name, 4))
-    reached = length(result.adversarial, x, norm)
-    assert (reached <= eps * (1 + 1e-6)).all(), reached / eps
-    assert (result.adversarial >= 0).all() and (result.adversarial <= 1).all()
-    assert torch.equal(result.success, net(result.adversarial).argmax(1) != y)
+    steps = {"square": 30, "fgsm": None, "auto": 1}.get(name, 4)
+    for eps in (1e-45, 1e-30, 1e-10, 3e-8, 1e-7, 1e-6, 1e-4, 0.1, 1.0, 1e6, 1e30, 1e300):
+        result = attack(net, x, y, name, eps=eps, norm=norm, steps=steps)
+        reached = length(result.adversarial, x, norm)
+        assert (reached <= eps * (1 + 1e-6)).all(), (eps, reached / eps)
+        assert (result.adversarial >= 0).all() and (result.adversarial <= 1).all(), eps
+        assert torch.equal(result.success, net(result.adversarial).argmax(1) != y), eps
 
 
 def test_noise_and_minimal_norms_keep_to_their_radii() -> None:
