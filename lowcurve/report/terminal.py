@@ -10,7 +10,7 @@ from rich.text import Text
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result
-from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours
+from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours, with_interval
 from lowcurve.text import plain
 
 COLORS = {"holds": "green", "does not hold": "red", "cannot tell": "yellow", "not measured": "dim"}
@@ -23,7 +23,7 @@ def print_result(console: Console, result: Result) -> None:
         console.print(_table(result, columns, first=place == 0, last=place + 1 == len(blocks)))
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
-        value = f"ours {number(verdict['ours'], digits=3)}, paper {number(verdict['paper'], digits=3)}"
+        value = f"ours {with_interval(verdict, 3)}, paper {number(verdict['paper'], digits=3)}"
         formula = f"{plain(verdict['formula'])}: {value}"
         console.print(Text.assemble(" ", (mark, color), f" {plain(verdict['text'])}  ", (formula, "dim")))
 
