@@ -27,10 +27,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--channels-last", action="store_true", help="of compiled networks; ReLU's stays row-major")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu, or cuda")
     parser.add_argument("--rows", nargs="*", default=METHODS, choices=COMPILED)
     options = parser.parse_args()
-    network, x, y = setting(options.width, options.batch, options.size, device=options.device)
+    sizes = (options.width, options.batch, options.size)
+    network, x, y = setting(*sizes, options.channels_last, options.device)
     steps: dict[str, Callable[[], object]] = {}
     for row in options.rows:
         net = network(ROWS[row].method)
@@ -41,7 +43,8 @@ def main() -> None:
         taken = time.perf_counter() - start
         print(f"{row:34s} {metrics.generated_kernel_count} kernels generated, first step {taken:.0f} s", flush=True)
         steps[row] = partial(step, x, y)
-    table = ratios(alternating(steps, network("relu"), x, y, options.rounds))
+    plain, x, y = setting(*sizes, device=options.device)
+    table = ratios(alternating(steps, plain("relu"), x, y, options.rounds))
     print(f"width {options.width}, batch {options.batch}, {options.rounds} rounds, {circumstances(options.device)}")
     for row, figures in table.items():
         print(f"{row:34s} {figures['ratio']:.3f}  [{figures['low']:.3f}, {figures['high']:.3f}]")

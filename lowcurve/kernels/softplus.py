@@ -109,7 +109,7 @@ def _second(
         in_y = grad_x * grad * (beta * rest)
         in_beta = (in_y * wide).sum()
     if grad_beta is not None:
-        deficit = entropy_deficit(tau) / beta
+        deficit = entropy_deficit(tau, beta * wide) / beta
         odds = (beta * wide + torch.log(2 * sigma.clamp_min(torch.finfo(wide.dtype).tiny))) * rest  # βx (1 - σ)
         in_grad = in_grad + grad_beta * deficit
         in_y = in_y + grad_beta * grad * odds

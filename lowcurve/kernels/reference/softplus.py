@@ -30,9 +30,10 @@ def softplus_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """Return g σ and, where wanted, Σ g (log 2 - H(σ)) / β: the gradients in x and log β."""
     beta = bounded_exp(widen(log_beta))
-    tau = tau_of(widen(y - shift), beta)
+    centered = widen(y - shift)
+    tau = tau_of(centered, beta)
     in_x = (grad * (0.5 + 0.5 * tau)).to(grad.dtype)
-    in_beta = _total(grad * entropy_deficit(tau)).to(log_beta.dtype) / beta if with_beta else None
+    in_beta = (grad * entropy_deficit(tau, beta * centered)).sum().to(log_beta.dtype) / beta if with_beta else None
     return in_x, in_beta
 
 
@@ -44,13 +45,7 @@ def softplus_second(
     tau = tau_of(centered, beta)
     bend = outer * grad * (beta * (0.5 - 0.5 * tau))
     in_grad = outer * (0.5 + 0.5 * tau)
-    return in_grad.to(grad.dtype), bend.to(y.dtype), _total(bend * centered).to(log_beta.dtype)
-
-
-def _total(x: Tensor) -> Tensor:
-    """Sum by channels first, as the sums of a batch norm around it are: a compiler takes all of them in one pass."""
-    others = [d for d in range(x.dim()) if d != 1]
-    return (x.sum(others) if x.dim() > 1 else x).sum()
+    return in_grad.to(grad.dtype), bend.to(y.dtype), (bend * centered).sum().to(log_beta.dtype)
 
 
 def widen(x: Tensor) -> Tensor:
@@ -63,11 +58,15 @@ def tau_of(y: Tensor, beta: Tensor) -> Tensor:
     return (-torch.expm1(-beta * y)).clamp_min(-1.0)
 
 
-def entropy_deficit(tau: Tensor) -> Tensor:
-    """log 2 - H((1+τ)/2) = ½[(1+τ) log(1+τ) + (1-τ) log(1-τ)] = Σ_k τ^{2k} / (2k (2k-1)), by the series near 0."""
+def entropy_deficit(tau: Tensor, scaled_y: Tensor) -> Tensor:
+    """log 2 - H((1+τ)/2) = ½[(1+τ) log(1+τ) + (1-τ) log(1-τ)] = Σ_k τ^{2k} / (2k (2k-1)), by the series near 0.
+
+    The second logarithm is -βy, with `scaled_y` = βy, of which large ones do not count, an infinite one neither.
+    """
     square = tau * tau
     series = torch.zeros_like(tau)
-    for k in range(12, 0, -1):
+    for k in range(12 if tau.dtype is torch.float64 else 6, 0, -1):
         series = (series + 1 / (2 * k * (2 * k - 1))) * square
-    exact = 0.5 * (torch.xlogy(1 + tau, 1 + tau) + torch.xlogy(1 - tau, 1 - tau))
+    twice = 1 + tau
+    exact = 0.5 * (twice * twice.clamp_min(1e-30).log() - (1 - tau) * scaled_y.clamp_max(200.0))
     return torch.where(square < 0.06, series, exact)
