@@ -176,7 +176,7 @@ TABLE = Experiment(
         "Attention and layer norms are PyTorch's own in every row; unit norms are those of convolutions and MLPs.",
         "λ of GradReg: ℓ₁ 2/255, the radius of the attack; ℓ₂² 0.07, which gives the network without GradReg as large "
         "a penalty. Smooth networks are trained by finite differences, ReLU by double backprop.",
-        "Slopes and curvature of blocks (`lc.block_geometry`, of the margin) are estimated from below on 16 samples: "
+        "Slopes and curvature of blocks (lc.block_geometry, of the margin) are estimated from below on 16 samples: "
         "the median over samples, of the steepest or most bent of four blocks. An MLP has its layer norm in front.",
         "A step's cost is compared in turns in one process, by the processor time of one thread.",
     ),
