@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lowcurve.compat import foreach
 from lowcurve.errors import UserError
+from lowcurve.layers.counting import raise_counters
 from lowcurve.layers.together import Together
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.traced import TracedStep, trace
@@ -45,6 +46,7 @@ class CompiledStep:
             parameters[place].grad = gradient
         if traced.moved:
             foreach("copy_", [buffers[place] for place in traced.moved], list(moved))
+        raise_counters([buffers[place] for place in traced.counted])
         return values
 
     def _function(self, inputs: list[Tensor], parameters: list[Any]) -> tuple[TracedStep, Callable[..., Any]]:

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from lowcurve.errors import UserError
 from lowcurve.kernels import ops, reference
+from lowcurve.layers.counting import counted_by_caller
 from lowcurve.layers.spectral import SpectralNorm
 from lowcurve.training.step import TrainingStep
 
@@ -34,6 +35,7 @@ class TracedStep(NamedTuple):
     summands: tuple[str, ...]
     with_gradient: tuple[int, ...]  # places of the parameters that have one
     moved: tuple[int, ...]  # places of the buffers that are returned
+    counted: tuple[int, ...]  # places of the counters of batches that a step raises, as often as it does
 
     def split(self, results: Sequence[Tensor]) -> tuple[dict[str, Tensor], Sequence[Tensor], Sequence[Tensor]]:
         """Return summands by name, gradients and buffers from what the graph returns."""
@@ -57,7 +59,7 @@ def trace(step: TrainingStep, inputs: Sequence[Tensor]) -> TracedStep:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"this network's step cannot be written as one graph ({reason}); {_REMEDY}") from error
-    traced = TracedStep(graph, function.summands, function.with_gradient, function.moved)
+    traced = TracedStep(graph, function.summands, function.with_gradient, function.moved, function.counted)
     with _noise_put_back(inputs[0]), torch.no_grad():
         _check_repeats(traced.split(function.results), traced.split(graph(*tensors)))
     return traced
@@ -74,6 +76,7 @@ class _StepAsFunction:
         self.moved = tuple(i for i, buffer in enumerate(step.model.buffers()) if id(buffer) not in still)
         self.summands: tuple[str, ...] = ()
         self.with_gradient: tuple[int, ...] = ()
+        self.counted: tuple[int, ...] = ()
         self.results: list[Tensor] = []
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
@@ -81,11 +84,15 @@ class _StepAsFunction:
         state = dict(zip((*self.learning, *self.buffers), tensors, strict=False))
         state |= {name: state[name].detach().requires_grad_(learns) for name, learns in self.learning.items()}
         moved = {self.buffers[i]: state[self.buffers[i]].clone() for i in self.moved}
-        with torch.enable_grad():
+        with torch.enable_grad(), counted_by_caller() as counters:
             values, gradients = functional_call(self.whole, state | moved, _laid_out(tensors[count:]))
+        places = {id(moved[self.buffers[i]]): i for i in self.moved}
+        self.counted = tuple(places[id(counter)] for counter in counters if id(counter) in places)  # others are copies
+        self.moved = tuple(i for i in self.moved if i not in self.counted)
         self.summands = tuple(values)
         self.with_gradient = tuple(i for i, gradient in enumerate(gradients) if gradient is not None)
-        self.results = [*values.values(), *(gradients[i] for i in self.with_gradient), *moved.values()]
+        self.results = [*values.values(), *(gradients[i] for i in self.with_gradient)]
+        self.results += [moved[self.buffers[i]] for i in self.moved]
         return self.results
 
 
