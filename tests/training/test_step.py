@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import lowcurve as lc
 from lowcurve.methods import METHODS, build, columns, find_method
 from lowcurve.training.config import MethodConfig, method_section
 from lowcurve.training.step import training_step
@@ -51,7 +50,7 @@ def reference_loss(net: nn.Module, x: Tensor, y: Tensor, terms: tuple[str, ...],
     total = F.cross_entropy(logits, y)
     if "curvature" in terms:
         for module in net.modules():
-            if isinstance(module, lc.CenteredSoftplus):
+            if hasattr(module, "log_beta"):  # centered softplus, or a gate that learns
                 total = total + c.lambda_beta * module.beta
             elif hasattr(module, "gamma"):
                 total = total + c.lambda_gamma * module.gamma.log().abs()
