@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -19,7 +20,8 @@ from lowcurve.methods import apply_surgery, find_method
 from lowcurve.training import traced
 from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.config import Config
-from lowcurve.training.loop import train
+from lowcurve.training.distributed import World
+from lowcurve.training.loop import _training_step, train
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.traced import trace
 from tests.training.makers import recipe, same_bits, weights
@@ -241,3 +243,19 @@ def test_a_compiled_run_resumes_to_the_same_bits_and_ends_near_an_eager_one(
     for name, mine in weights(whole).items():
         if not name.endswith(("left", "right")):  # of nearly equal norms rounding chooses one
             assert torch.allclose(mine, near[name], atol=2e-3), name
+
+
+def test_gradients_are_averaged_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Linear(2, 2)
+    net.weight.grad = torch.ones(2, 2)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.add_(1.5))  # the other's halves are 1.5
+    World(0, 2, torch.device("cpu")).average_gradients(net)
+    assert torch.equal(net.weight.grad, torch.full((2, 2), 2.0))
+    assert net.bias.grad is None
+
+
+def test_a_step_in_which_processes_wait_for_each_other_is_refused(tmp_path: Path) -> None:
+    config = recipe(tmp_path, train__compile=True, train__sync_batchnorm=True)
+    with pytest.raises(UserError, match="processes wait for each other"):
+        _training_step(config, World(0, 2, torch.device("cpu")), network("lcnn"), 96)
