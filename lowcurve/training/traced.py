@@ -59,10 +59,20 @@ def trace(step: TrainingStep, inputs: Sequence[Tensor]) -> TracedStep:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"this network's step cannot be written as one graph ({reason}); {_REMEDY}") from error
+    _forget_detached(graph)
     traced = TracedStep(graph, function.summands, function.with_gradient, function.moved, function.counted)
     with _noise_put_back(inputs[0]), torch.no_grad():
         _check_repeats(traced.split(function.results), traced.split(graph(*tensors)))
     return traced
+
+
+def _forget_detached(graph: fx.GraphModule) -> None:
+    """Let compilers see that what autograd has set apart is the same tensor: they compute equal things once."""
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
 
 
 class _StepAsFunction:
