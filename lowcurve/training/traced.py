@@ -67,7 +67,7 @@ def trace(step: TrainingStep, inputs: Sequence[Tensor]) -> TracedStep:
 
 
 def _forget_detached(graph: fx.GraphModule) -> None:
-    """Let compilers see that what autograd has set apart is the same tensor: they compute equal things once."""
+    """Let compilers see that what autograd has set apart is the same tensor, and read a shorter graph."""
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
