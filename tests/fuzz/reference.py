@@ -159,6 +159,16 @@ def _application(layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
     return applied
 
 
+class PlainHardsigmoid(nn.Module):
+    """min(max(x + 3, 0), 6) / 6; PyTorch's own backward multiplies by a sixth of float32."""
+
+    def __init__(self, layer: nn.Hardsigmoid) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 3).clamp(0, 6) / 6
+
+
 PLAIN: dict[type, Callable[[Any], nn.Module]] = {
     CenteredSoftplus: PlainSoftplus,
     LeakyCenteredSoftplus: PlainLeaky,
@@ -167,12 +177,13 @@ PLAIN: dict[type, Callable[[Any], nn.Module]] = {
     LipschitzBatchNorm2d: PlainBatchNorm,
     LipschitzResidual: PlainResidual,
     LipschitzResidual2d: PlainResidual,
+    nn.Hardsigmoid: PlainHardsigmoid,
     Chain: lambda chain: nn.Sequential(*chain),
 }
 
 
 def plain(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy of `model` in that precision with every layer of lowcurve written out."""
+    """Return a copy of `model` in that precision with every layer of lowcurve, and what PyTorch rounds, written out."""
     twin = copy.deepcopy(model)
     modes = {name: module.training for name, module in twin.named_modules()}
     twin = _written_out(twin, {})
