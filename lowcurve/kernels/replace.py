@@ -73,7 +73,7 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    if isinstance(padding, str) or is_transformed(x):
+    if isinstance(padding, str) or is_transformed(x) or x.dim() != weight.dim():  # or a single sample
         return None
     dims = weight.dim() - 2
     settings = (_repeat(stride, dims), _repeat(padding, dims), _repeat(dilation, dims), groups)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.spectral import SpectralNorm
-from tests.fuzz.build import Case
+from tests.fuzz.build import Case, Unfit
 from tests.fuzz.findings import Finding, Values, compare, noise
 from tests.fuzz.reference import plain
 
@@ -21,7 +21,12 @@ def first_order(case: Case) -> None:
 
 def second_order(case: Case) -> None:
     """Gradients of a random combination of gradients."""
-    _against_plain(case, second_derivatives, second_derivatives)
+    try:
+        _against_plain(case, second_derivatives, second_derivatives)
+    except RuntimeError as error:
+        if "is not implemented" in str(error):  # PyTorch says so of hardsigmoid
+            raise Unfit(str(error)) from error
+        raise
 
 
 def fast_second_order(case: Case) -> None:

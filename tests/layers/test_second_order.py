@@ -206,3 +206,18 @@ def test_a_softplus_with_negative_beta_is_pytorch_s() -> None:
     expected = F.softplus(x, beta=-1.0)
     with fast_double_backward():
         assert torch.equal(F.softplus(x, beta=-1.0), expected)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_a_single_sample_without_a_first_dimension(dims: int) -> None:
+    """PyTorch's convolutions take (C, L) and (C, H, W) too."""
+    layer = {1: nn.Conv1d, 2: nn.Conv2d}[dims](2, 3, 3, dtype=torch.float64)
+    x = torch.rand(2, *(6,) * dims, dtype=torch.float64, requires_grad=True)
+
+    def penalty() -> Tensor:
+        (slope,) = torch.autograd.grad(layer(x).sin().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), layer.weight)[0]
+
+    with fast_double_backward():
+        found = penalty()
+    assert torch.allclose(found, penalty(), rtol=1e-12)
