@@ -41,8 +41,8 @@ def curvature(case: Case) -> None:
         near = [min(abs(abs(float(e)) - theta) for e in torch.linalg.eigvalsh(h)) for h in hessians]
         # Results have the precision of x, and so have weights that are computed: those of spectral norms.
         last_place = 32 * torch.finfo(case.x.dtype).eps * value + 1e-12
-        # The truth is rounded as well: what it changes by at points hardly told from x is not known of it.
-        last_place += max(float(torch.linalg.matrix_norm(h - hessians[0], 2)) for h in hessians[2:])
+        if case.x.dtype == torch.float64:  # as precise as the truth, which is rounded too
+            last_place += max(float(torch.linalg.matrix_norm(h - hessians[0], 2)) for h in hessians[2:])
         if of == "loss":
             last_place += _lost_by_softmax(twins[torch.float64], case.x[k])
         if min(near) > residual * 1.01 + last_place:
