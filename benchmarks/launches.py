@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import lowcurve as lc
-from lowcurve.linalg.together import DIMENSIONS
+from lowcurve.linalg.bidiagonal import DIMENSIONS
 from lowcurve.methods import Coefficients, build, find_method
 from lowcurve.training.step import training_step
 

@@ -11,7 +11,7 @@ from lowcurve import __version__
 from lowcurve.commands import VERBS
 from lowcurve.cores import settle
 from lowcurve.errors import UserError
-from lowcurve.text import plain
+from lowcurve.text import one_line
 
 BUG = 70  # the exit code of an internal error (EX_SOFTWARE of <sysexits.h>)
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _line(text: str) -> str:
-    return " ".join(plain(text).split())
+    return " ".join(one_line(text).split())
 
 
 def _fail(message: str) -> NoReturn:

@@ -23,7 +23,7 @@ from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS, Term
 from lowcurve.surgery.convert import convert
 
-Section = TypeVar("Section", bound=BaseModel)
+SectionKind = TypeVar("SectionKind", bound=BaseModel)
 
 
 class FirstValues(BaseModel):
@@ -142,10 +142,10 @@ def _join(first: Method, second: Method, name: str) -> Method:
     )
 
 
-def resolve(method: Method | str, coefficients: Mapping[str, Any] | None = None) -> dict[str, Term]:
+def terms_of(method: Method | str, coefficients: Mapping[str, Any] | None = None) -> dict[str, Term]:
     """Return the terms of a method in the order of `TERMS`; `coefficients` go before the method's own.
 
-    >>> resolve("lcnn", {"lambda_beta": 0.5})
+    >>> terms_of("lcnn", {"lambda_beta": 0.5})
     {'curvature': CurvaturePenalty(lambda_beta=0.5, lambda_gamma=1e-05)}
     """
     method = find_method(method) if isinstance(method, str) else method
@@ -166,7 +166,7 @@ def columns(method: Method) -> list[str]:
     return ["cross_entropy", *(name for name in method.terms if TERMS[name].adds()), "loss", "accuracy"]
 
 
-def sharpness(method: Method, init_beta: float) -> float:
+def initial_sharpness(method: Method, init_beta: float) -> float:
     """Return how sharply the method's untrained network bends: β, or four times its activation's curvature constant."""
     if method.activation == "learned":
         return init_beta
@@ -174,7 +174,7 @@ def sharpness(method: Method, init_beta: float) -> float:
     return math.inf if known is None else 4 * known.curvature
 
 
-def _chosen(section: type[Section], numbers: Mapping[str, Any]) -> Section:
+def _chosen(section: type[SectionKind], numbers: Mapping[str, Any]) -> SectionKind:
     """Make a section of those of its fields that are given."""
     try:
         return section(**{key: numbers[key] for key in section.model_fields if key in numbers})

@@ -13,7 +13,7 @@ from lowcurve.compat import BATCH_NORMS
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
 
-PIXELS = "pixel_values"
+PIXEL_VALUES = "pixel_values"
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -50,8 +50,8 @@ def keyword(model: nn.Module) -> str | None:
     named = [parameter.name for parameter in parameters]
     ordered = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    asked = PIXELS in named or (anything and not ordered)
-    return PIXELS if asked and ordered[:1] != [PIXELS] else None
+    asked = PIXEL_VALUES in named or (anything and not ordered)
+    return PIXEL_VALUES if asked and ordered[:1] != [PIXEL_VALUES] else None
 
 
 def ask(model: nn.Module, x: Tensor) -> Any:

@@ -26,7 +26,7 @@ def draw_chart(chart: Chart, title: str, stem: Path, kinds: Mapping[str, int] = 
     axes = figure.add_subplot()
     draw_lines(axes, chart)
     axes.set_title(text.figure(title), fontsize=9, loc="left")
-    return save(figure, stem, kinds)
+    return save_figure(figure, stem, kinds)
 
 
 def draw_lines(axes: Any, chart: Chart) -> None:
@@ -63,10 +63,10 @@ def draw_pictures(
             axes.imshow(picture, cmap=colors, interpolation="nearest")
             axes.set_axis_off()
         grid[0, place].set_title(text.figure(title), fontsize=8)
-    return save(figure, stem, kinds)
+    return save_figure(figure, stem, kinds)
 
 
-def save(figure: Any, stem: Path, kinds: Mapping[str, int]) -> list[Path]:
+def save_figure(figure: Any, stem: Path, kinds: Mapping[str, int]) -> list[Path]:
     """Write a figure in each kind of file, at so many dots per inch; the same figure gives the same file."""
     import matplotlib
 

@@ -23,10 +23,10 @@ _LATEX = {
 _LATEX_PATTERN = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
 
 
-def plain(text: object) -> str:
+def one_line(text: object) -> str:
     r"""Return one line without control characters, for terminals and wherever else a line is a line.
 
-    >>> plain("a\x1b[31mb\nc")
+    >>> one_line("a\x1b[31mb\nc")
     'a [31mb c'
     """
     return _HIDDEN.sub(" ", str(text))
@@ -39,7 +39,7 @@ def markdown(text: object) -> str:
     ('a\\|b &lt;script&gt; C_f', '\\# 1')
     """
     entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-    escaped = _MARKDOWN.sub(lambda found: entities.get(found[0], f"\\{found[0]}"), plain(text).strip())
+    escaped = _MARKDOWN.sub(lambda found: entities.get(found[0], f"\\{found[0]}"), one_line(text).strip())
     return re.sub(r"^(?=[#+=-])|^(\d+)(?=[.)](?:\s|$))", r"\1\\", escaped)  # what begins a heading, a list or a rule
 
 
@@ -49,7 +49,7 @@ def markdown_code(text: object) -> str:
     >>> markdown_code("a`b|c")
     '`` a`b\\|c ``'
     """
-    line = plain(text).replace("|", r"\|")
+    line = one_line(text).replace("|", r"\|")
     longest = max(map(len, re.findall("`+", line)), default=0)
     return f"{'`' * (longest + 1)} {line} {'`' * (longest + 1)}" if longest else f"`{line}`"
 
@@ -60,7 +60,7 @@ def latex(text: object) -> str:
     >>> latex("50 % of \\β")
     '50 \\% of \\textbackslash{}$\\beta$'
     """
-    return _LATEX_PATTERN.sub(lambda found: _LATEX[found[0]], plain(text))
+    return _LATEX_PATTERN.sub(lambda found: _LATEX[found[0]], one_line(text))
 
 
 def figure(text: object) -> str:
@@ -69,7 +69,8 @@ def figure(text: object) -> str:
     >>> figure("_cost in $")
     ' _cost in \\$'
     """
-    lines = [plain(line)[:120].replace("$", r"\$") for line in str(text).split("\n")[:4]]  # longer ones leave no room
+    shown = str(text).split("\n")[:4]  # longer ones leave no room
+    lines = [one_line(line)[:120].replace("$", r"\$") for line in shown]
     return " " * lines[0].startswith("_") + "\n".join(lines)
 
 
@@ -77,7 +78,7 @@ def headline(name: object, rest: object) -> "Text":
     """Return a line for the terminal whose first part, a name, is bold."""
     from rich.text import Text
 
-    return Text.assemble((plain(name), "bold"), plain(rest))
+    return Text.assemble((one_line(name), "bold"), one_line(rest))
 
 
 def console(**options: object) -> "Console":

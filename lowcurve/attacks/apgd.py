@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from lowcurve.attacks import ball, randomness
 from lowcurve.attacks.losses import ascent, misclassified, ranked_targets, targeted_dlr
-from lowcurve.attacks.trials import Hunt, sweep
+from lowcurve.attacks.trials import Hunt, first_success
 from lowcurve.objectives.cross_entropy import log_odds_against
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+TargetedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _MOMENTUM = 0.75
 _RISES = 0.75  # share of the steps that must raise the loss for the step size to stay
@@ -40,11 +40,11 @@ def apgd_cross_entropy(
     key = randomness.keys(x, seed)
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        start = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows], norm)
+        start = ball.random_start(randomness.derive_keys(key[rows], trial), x[rows], eps[rows], norm)
         state = _start(start, x[rows], y[rows], y[rows], eps[rows])
         return _apgd(model, state, norm, steps, lambda logits, label, _: log_odds_against(logits, label))
 
-    return sweep(x, restarts, run)
+    return first_success(x, restarts, run)
 
 
 def apgd_targeted(
@@ -56,10 +56,10 @@ def apgd_targeted(
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         target = targets[rows, trial // restarts]
-        start = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows], norm)
+        start = ball.random_start(randomness.derive_keys(key[rows], trial), x[rows], eps[rows], norm)
         return _apgd(model, _start(start, x[rows], y[rows], target, eps[rows]), norm, steps, targeted_dlr)
 
-    return sweep(x, targets.shape[1] * restarts, run)
+    return first_success(x, targets.shape[1] * restarts, run)
 
 
 @dataclass
@@ -98,7 +98,7 @@ def _start(point: Tensor, x: Tensor, y: Tensor, target: Tensor, eps: Tensor) -> 
     )  # fmt: skip
 
 
-def _apgd(model: nn.Module, state: _State, norm: float, steps: int, loss: Loss) -> tuple[Tensor, Tensor]:
+def _apgd(model: nn.Module, state: _State, norm: float, steps: int, loss: TargetedLoss) -> tuple[Tensor, Tensor]:
     """Run APGD on all rows of `state` until broken; return which rows were, and where."""
     hunt = Hunt(state.x)
     checkpoints = _checkpoints(steps)

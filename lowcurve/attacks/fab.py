@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lowcurve.attacks import ball, randomness
 from lowcurve.attacks.losses import ascent, misclassified, ranked_targets, targeted_gap
-from lowcurve.attacks.trials import Hunt, sweep
+from lowcurve.attacks.trials import Hunt, first_success
 
 _OVERSHOOT = 1.05  # how far beyond the linearized boundary a step goes
 _PULL = 0.1  # the most that the step from x itself counts
@@ -25,11 +25,11 @@ def fab_targeted(
     targets = ranked_targets(model, x, y)
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        near = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows] / 2, norm)
+        near = ball.random_start(randomness.derive_keys(key[rows], trial), x[rows], eps[rows] / 2, norm)
         start = torch.where(ball.column(trial % restarts == 0, x), x[rows], near)
         return _fab(model, start, x[rows], y[rows], targets[rows, trial // restarts], eps[rows], norm, steps)
 
-    return sweep(x, targets.shape[1] * restarts, run)
+    return first_success(x, targets.shape[1] * restarts, run)
 
 
 def _fab(

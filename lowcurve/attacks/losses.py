@@ -12,14 +12,14 @@ from torch import Tensor, nn
 TARGETS = 9  # wrong classes that a targeted attack tries, as in AutoAttack
 
 
-def finite(logits: Tensor) -> Tensor:
+def finite_logits(logits: Tensor) -> Tensor:
     """Say at which points the model answers at all: every logit is a number."""
     return logits.isfinite().all(1)
 
 
 def misclassified(logits: Tensor, y: Tensor) -> Tensor:
     """Say which samples get another answer than y; no answer, NaN or infinite logits, is not another one."""
-    return (logits.argmax(1) != y) & finite(logits)
+    return (logits.argmax(1) != y) & finite_logits(logits)
 
 
 def others(logits: Tensor, y: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def ascent(
     """Return the logits z at `point`, the per-sample loss(z, *classes) and its gradient in `point`.
 
     The gradient is zero for a model whose logits do not depend on the input. Where the logits are not finite,
-    the loss is -∞ and the gradient 0; see `usable` for gradients that are not.
+    the loss is -∞ and the gradient 0; see `usable_gradient` for gradients that are not.
     """
     point = point.detach().requires_grad_()
     with torch.enable_grad():
@@ -74,15 +74,15 @@ def ascent(
         if value.requires_grad:
             (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True, materialize_grads=True)
     logits = logits.detach()
-    answers = finite(logits)
-    gradient = torch.where(answers.view(-1, *[1] * (point.dim() - 1)), usable(gradient), 0)
+    answers = finite_logits(logits)
+    gradient = torch.where(answers.view(-1, *[1] * (point.dim() - 1)), usable_gradient(gradient), 0)
     return logits, torch.where(answers, value.detach(), -torch.inf), gradient
 
 
-def usable(gradient: Tensor) -> Tensor:
+def usable_gradient(gradient: Tensor) -> Tensor:
     """Return finite gradients: NaN becomes 0, and where some slopes of a sample are infinite, only their signs count.
 
-    >>> usable(torch.tensor([[torch.nan, 2.0], [-torch.inf, 2.0]]))
+    >>> usable_gradient(torch.tensor([[torch.nan, 2.0], [-torch.inf, 2.0]]))
     tensor([[ 0.,  2.],
             [-1.,  0.]])
     """

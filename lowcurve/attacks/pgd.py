@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball, randomness
-from lowcurve.attacks.losses import ascent, finite, misclassified
-from lowcurve.attacks.trials import Hunt, sweep
+from lowcurve.attacks.losses import ascent, finite_logits, misclassified
+from lowcurve.attacks.trials import Hunt, first_success
 from lowcurve.errors import UserError
 from lowcurve.objectives.cross_entropy import log_odds_against
 
@@ -37,10 +37,10 @@ def projected_gradient(
     lengths = [2 * (1 - step / steps) for step in range(steps)]
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        start = ball.random_start(randomness.fold(key[rows], trial), x[rows], eps[rows], norm)
+        start = ball.random_start(randomness.derive_keys(key[rows], trial), x[rows], eps[rows], norm)
         return _climb(model, start, x[rows], y[rows], eps[rows], norm, lengths, loss)
 
-    return sweep(x, restarts, run)
+    return first_success(x, restarts, run)
 
 
 def fgsm(
@@ -53,7 +53,7 @@ def fgsm(
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
         return _climb(model, x[rows], x[rows], y[rows], eps[rows], norm, [1.0], log_odds_against)
 
-    return sweep(x, 1, run)
+    return first_success(x, 1, run)
 
 
 def _climb(
@@ -79,5 +79,5 @@ def _climb(
         stride = ball.column(length * eps, x)
         ahead = point + stride * ball.direction(gradient, point, norm)
         back = (x + point) / 2  # from a point without an answer, towards one that has it
-        point = ball.project(torch.where(ball.column(finite(logits), x), ahead, back), x, eps, norm)
+        point = ball.project(torch.where(ball.column(finite_logits(logits), x), ahead, back), x, eps, norm)
     return hunt.found, hunt.points

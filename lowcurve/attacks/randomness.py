@@ -42,10 +42,10 @@ def keys(x: Tensor, seed: int) -> Tensor:
     flat = x.detach().flatten(1).contiguous()
     bits = flat.view(torch.int64 if x.dtype == torch.float64 else torch.int32).to(torch.int64)
     position = torch.arange(1, bits.shape[1] + 1, device=x.device) * _GOLDEN
-    return fold(_mix(bits + position).sum(1), seed)
+    return derive_keys(_mix(bits + position).sum(1), seed)
 
 
-def fold(key: Tensor, counter: int | Tensor) -> Tensor:
+def derive_keys(key: Tensor, counter: int | Tensor) -> Tensor:
     """Derive new keys from `key` and a counter (a trial, an iteration), one for all or one per sample."""
     return _mix(key + torch.as_tensor(counter, device=key.device) * _FIRST + _GOLDEN)
 
@@ -59,7 +59,7 @@ def uniform(key: Tensor, count: int) -> Tensor:
 def normal(key: Tensor, count: int) -> Tensor:
     """Return (N, count) standard normal numbers in float64 (Box and Muller 1958)."""
     radius = (-2 * torch.log1p(-uniform(key, count))).sqrt()
-    return radius * torch.cos(2 * math.pi * uniform(fold(key, 1), count))
+    return radius * torch.cos(2 * math.pi * uniform(derive_keys(key, 1), count))
 
 
 def signs(key: Tensor, count: int) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.attacks import ball, randomness
-from lowcurve.attacks.losses import excess, finite, misclassified
-from lowcurve.attacks.trials import Hunt, sweep
+from lowcurve.attacks.losses import excess, finite_logits, misclassified
+from lowcurve.attacks.trials import Hunt, first_success
 
 _SHARE = 0.8  # share of the image that the first patches cover
 _HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)  # parts of the search after which it is halved
@@ -26,12 +26,12 @@ def random_squares(
     images = x.reshape(-1, *_image_shape(x.shape[1:]))
 
     def run(rows: Tensor, trial: Tensor) -> tuple[Tensor, Tensor]:
-        search = randomness.fold(key[rows], trial)
+        search = randomness.derive_keys(key[rows], trial)
         found, points = _search(model, images[rows], y[rows], eps[rows], search, norm, steps, x.shape[1:])
         return found, points.reshape(x[rows].shape)
 
     with torch.no_grad():
-        return sweep(x, restarts, run)
+        return first_success(x, restarts, run)
 
 
 def _search(
@@ -50,7 +50,7 @@ def _search(
     point, best, candidate = x, torch.full_like(eps, -torch.inf), start(x, eps, key)
     for step in range(steps + 1):
         logits = model(candidate.reshape(-1, *shape))
-        value, broken = excess(logits, y).where(finite(logits), -torch.inf), misclassified(logits, y)
+        value, broken = excess(logits, y).where(finite_logits(logits), -torch.inf), misclassified(logits, y)
         better = value > best
         point = torch.where(ball.column(better, x), candidate, point)
         best = torch.where(better, value, best)
@@ -59,7 +59,7 @@ def _search(
             x, y, eps, key, point, best = hunt.keep(~broken, x, y, eps, key, point, best)
         if step == steps or not len(x):
             break
-        candidate = propose(point, x, eps, randomness.fold(key, step), _patch(x.shape, step / steps, norm))
+        candidate = propose(point, x, eps, randomness.derive_keys(key, step), _patch(x.shape, step / steps, norm))
     return hunt.found, hunt.points
 
 
@@ -112,7 +112,7 @@ def _stripes(x: Tensor, eps: Tensor, key: Tensor) -> Tensor:
 def _shift(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
     """Propose for ℓ∞: move one patch by ±2ε, one sign per channel, and clip to the ball."""
     mask, _, _ = _window(randomness.uniform(key, 2), x, size)
-    sign = randomness.signs(randomness.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    sign = randomness.signs(randomness.derive_keys(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
     return ball.project(point + 2 * ball.column(eps, x) * sign * mask, x, eps, math.inf)
 
 
@@ -162,7 +162,7 @@ def _move(point: Tensor, x: Tensor, eps: Tensor, key: Tensor, size: tuple[int, i
     source, _, _ = _window(draws[:, 2:4], x, size)
     which = (draws[:, 4] < 0.5).long()[:, None, None]
     pattern = _dipoles(size).to(x)[which, row, column][:, None]
-    sign = randomness.signs(randomness.fold(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
+    sign = randomness.signs(randomness.derive_keys(key, 0), x.shape[1]).to(x.dtype)[:, :, None, None]
     fresh = (sign * pattern + _unit(delta * target)) * target
     spare = (eps**2 - (delta**2).flatten(1).sum(1)).clamp_min(0)[:, None, None, None] / x.shape[1]
     mass = (spare + (delta * (target | source)).square().sum((2, 3), keepdim=True)).sqrt()

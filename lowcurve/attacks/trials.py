@@ -28,7 +28,7 @@ class Hunt:
         return tuple(tensor[mask] for tensor in state)
 
 
-def sweep(x: Tensor, trials: int, run: Trial) -> Tensor:
+def first_success(x: Tensor, trials: int, run: Trial) -> Tensor:
     """Give each sample up to `trials` trials and return what the first one that broke it found, else `x`.
 
     `run(rows, trial)` attacks sample rows[k] in trial trial[k] and says for each k whether it was broken, and

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lowcurve.data.dataset import Split
     from lowcurve.evaluation.subject import Subject
 
-NOISE = 0.1  # the norm of the noise under which explanations are compared
+EXPLANATION_NOISE = 0.1  # the norm of the noise under which explanations are compared
 PICTURES = 8  # samples that are drawn
 
 
@@ -45,15 +45,15 @@ def attack(
     from lowcurve import text
     from lowcurve.attacks.curves import plot_curves
     from lowcurve.attacks.evaluate import evaluate
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.evaluation.subject import find_subject
 
-    count, length, budgets = options.count(samples), options.norm(norm), options.budgets(steps)
+    count, length, budgets = options.sample_count(samples), options.norm_order(norm), options.budgets(steps)
     names, distances_at = options.names(attacks, "--attacks"), options.positive_numbers(radii, "--radii")
     check_names(names, budgets, explanation)
-    first = resolve(target, data, data_dir, trust)
+    first = find_subject(target, data, data_dir, trust)
     subjects = [first]
     if versus is not None:
-        other = resolve(versus, data or first.dataset.name, data_dir, trust)
+        other = find_subject(versus, data or first.dataset.name, data_dir, trust)
         subjects.append(replace(other, name=versus) if other.name == first.name else other)
     split = first.dataset.test.subset(count, seed)
     folder = first.place(output, "attack")
@@ -97,7 +97,7 @@ def _show(console: "Console", evaluation: "Evaluation") -> None:
     from rich.text import Text
 
     from lowcurve.attacks.table import CLEAN, WORST
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     def percent(attack: str, eps: float) -> Text:
         cell = evaluation.cell(attack, eps)
@@ -113,7 +113,7 @@ def _show(console: "Console", evaluation: "Evaluation") -> None:
     rest = f", {count} samples, 95 % intervals in brackets"
     console.print(Text.assemble("without attack ", percent(CLEAN, 0.0), rest))
     for flag in evaluation.flags:
-        console.print(Text.assemble(("check: ", "yellow"), plain(flag)))
+        console.print(Text.assemble(("check: ", "yellow"), one_line(flag)))
 
 
 def _distances(
@@ -131,7 +131,7 @@ def _distances(
     from lowcurve.attacks.minimal import minimal_norm
     from lowcurve.files import write_atomic
     from lowcurve.progress import track
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     if not count:
         return {}
@@ -143,7 +143,7 @@ def _distances(
     for name, result in found.items():
         quartiles = result.distance.quantile(torch.tensor([0.25, 0.5, 0.75]), interpolation="lower").tolist()
         console.print(
-            f"{plain(name)}: nearest mistake at {quartiles[1]:.3g} in the median (quartiles "
+            f"{one_line(name)}: nearest mistake at {quartiles[1]:.3g} in the median (quartiles "
             f"{quartiles[0]:.3g}, {quartiles[2]:.3g}; upper estimates, {len(x)} samples)"
         )
     if folder:
@@ -167,23 +167,23 @@ def _explain(
     """Compare explanations before and after noise of norm 0.1, and draw them side by side."""
     from lowcurve.attacks.explanations import explanation_stability, noisy, plot_explanations
     from lowcurve.files import write_json
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     if not count:
         return
     x, y = split.batch(slice(count))
     found = {
-        subject.name: explanation_stability(subject.model, x, y, radius=NOISE, method=method, seed=seed)
+        subject.name: explanation_stability(subject.model, x, y, radius=EXPLANATION_NOISE, method=method, seed=seed)
         for subject in subjects
     }
     for name, result in found.items():
         console.print(
-            f"{plain(name)}: {method} maps before and after noise of norm {NOISE:g}: cosine "
+            f"{one_line(name)}: {method} maps before and after noise of norm {EXPLANATION_NOISE:g}: cosine "
             f"{result.similarity.mean():.3f}, {result.overlap.mean():.0%} of the top features in common"
         )
     if folder:
-        plot_explanations(x[:PICTURES], noisy(x, NOISE, seed)[:PICTURES], found, folder / "saliency.png")
+        plot_explanations(x[:PICTURES], noisy(x, EXPLANATION_NOISE, seed)[:PICTURES], found, folder / "saliency.png")
         first = next(iter(found.values()))
         means = {"similarity": first.similarity.mean().item(), "overlap": first.overlap.mean().item()}
-        settings = {"method": method, "radius": NOISE, "samples": len(x), "seed": seed}
+        settings = {"method": method, "radius": EXPLANATION_NOISE, "samples": len(x), "seed": seed}
         write_json(folder / "explanations.json", {**settings, **means})

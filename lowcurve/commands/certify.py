@@ -34,22 +34,22 @@ def certify(
     """Certify the test samples, look for the nearest mistakes, and draw both accuracies over the radius."""
     from lowcurve import text
     from lowcurve.attacks.boundary import boundary_distance
-    from lowcurve.commands.explanations import explain, save
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.commands.explanations import explain, save_bounds
+    from lowcurve.evaluation.subject import find_subject
     from lowcurve.guarantees.certificate import certify_steps
-    from lowcurve.guarantees.graph import network
+    from lowcurve.guarantees.graph import trace_network
     from lowcurve.guarantees.summary import bounds_of
     from lowcurve.outputs import returning_logits
 
-    count, distances_at = options.count(samples), options.positive_numbers(radii, "--radii")
-    found = resolve(target, data, data_dir, trust)
+    count, distances_at = options.sample_count(samples), options.positive_numbers(radii, "--radii")
+    found = find_subject(target, data, data_dir, trust)
     folder = found.place(output, "certify")
     split = found.dataset.test.subset(count, seed)
     x, y = split.batch(slice(None))
     console = text.console()
     console.print(text.headline(found.name, f" on {len(split):,} test samples of {found.dataset.title}"))
     model = returning_logits(found.model, x[:1].clone())
-    steps = network(model, found.dataset.input_size)
+    steps = trace_network(model, found.dataset.input_size)
     table = bounds_of(steps, model)
     if layers:
         _show_layers(console, table)
@@ -61,7 +61,7 @@ def certify(
         title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
         _save(folder, title, certificate, distances, table)
         if sides is not None:
-            save(folder, title, sides)
+            save_bounds(folder, title, sides)
     options.tell_output(console, folder, "the radii and the plot")
 
 
@@ -123,7 +123,7 @@ def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tens
     from dataclasses import asdict
 
     from lowcurve.files import write_csv, write_json
-    from lowcurve.guarantees.curve import curves, draw
+    from lowcurve.guarantees.curve import curves, draw_curves
 
     names = ("correct", "margin", "radius", "lipschitz_radius", "attack_distance")
     values = (certificate.correct, certificate.margin, certificate.radius, certificate.lipschitz_radius, distances)
@@ -146,7 +146,7 @@ def _save(folder: Path, title: str, certificate: "Certificate", distances: "Tens
         "layers": [{key: _finite(value) for key, value in asdict(row).items()} for row in table.layers],
     }
     write_json(folder / "summary.json", summary)
-    draw(curves(certificate, distances), title, folder / "curve")
+    draw_curves(curves(certificate, distances), title, folder / "curve")
 
 
 def _finite(value: Any) -> Any:

@@ -42,13 +42,13 @@ def convert(
     from lowcurve.errors import UserError
     from lowcurve.surgery.convert import convert as convert_model
 
-    count = options.count(samples)
-    options.choice(("free", "unit"), last_layer, "--last-layer")
+    count = options.sample_count(samples)
+    options.choose(("free", "unit"), last_layer, "--last-layer")
     shape = None if input_size is None else options.whole_numbers(input_size, "--input-size", least=1)
     if data is not None and shape is not None:
         raise UserError("expected --data or --input-size, got both; leave one out")
     model, x, y = _load(target, data, data_dir, shape, count, trust)
-    options.choice(("replace", "keep", "learn"), smooth, "--smooth")
+    options.choose(("replace", "keep", "learn"), smooth, "--smooth")
     how = smooth if activation and smooth != "replace" else activation
     chosen: dict[str, Any] = {"activation": how, "batchnorm": batchnorm, "spectral": spectral}
     chosen |= {"init_beta": init_beta, "init_gamma": init_gamma, "skip": skip or (), "last_layer": last_layer}
@@ -74,7 +74,7 @@ def _show_measures(console: "Console", model: Any, low: Any, samples: Any, stand
     from rich.table import Table
 
     from lowcurve.geometry.compare import compare
-    from lowcurve.geometry.kinks import describe, kinks
+    from lowcurve.geometry.kinks import describe_kinks, kinks
 
     x, y = samples
     found = kinks(model, x[:1])
@@ -86,8 +86,8 @@ def _show_measures(console: "Console", model: Any, low: Any, samples: Any, stand
     console.print(measured)
     if found:
         console.print(
-            f"kinks have no Hessian, so the curvature of {describe(found)} is not seen in the first column; the second "
-            "has softplus in place of ReLU and its like: compare it with the last",
+            f"kinks have no Hessian, so the curvature of {describe_kinks(found)} is not seen in the first column; the "
+            "second has softplus in place of ReLU and its like: compare it with the last",
             style="yellow",
         )
 
@@ -105,12 +105,12 @@ def _load(
 
     from lowcurve import checks
     from lowcurve.errors import UserError
-    from lowcurve.evaluation.subject import check_model, resolve
+    from lowcurve.evaluation.subject import check_model, find_subject
     from lowcurve.factory import load_factory
     from lowcurve.random import generator
 
     if input_size is None:
-        found = resolve(target, data, data_dir, trust)
+        found = find_subject(target, data, data_dir, trust)
         return found.model, *found.dataset.test.subset(count).batch(slice(None))
     if not isinstance(count, int):
         raise UserError(f"expected --samples as a number where pixels are random (--input-size), got {count or 'all'}")

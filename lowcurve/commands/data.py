@@ -21,7 +21,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
     from lowcurve.data import DATASETS, PATHS, data_directory, find
     from lowcurve.text import console as plain_console
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     table = Table("name", "title", "sample", "classes", "train/test", "here", box=None, header_style="bold")
     for name, source in DATASETS.items():
@@ -34,7 +34,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
         table.add_row(f"{kind}:PATH", "your own images", "any", "any", "any", "")
     console = plain_console()
     console.print(table)
-    place = f"Data directory: {plain(data_directory(data_dir))}"
+    place = f"Data directory: {one_line(data_directory(data_dir))}"
     console.print(f"\n{place}; `lowcurve data fetch NAME` fills it.", soft_wrap=True)
 
 
@@ -77,6 +77,6 @@ def fetch(
 def _say(mark: str, color: str, line: str) -> None:
     from rich.text import Text
 
-    from lowcurve.text import console, plain
+    from lowcurve.text import console, one_line
 
-    console(soft_wrap=True).print(Text.assemble((mark, color), plain(line)))
+    console(soft_wrap=True).print(Text.assemble((mark, color), one_line(line)))

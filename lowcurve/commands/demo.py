@@ -29,20 +29,20 @@ def demo(
     from lowcurve.report.terminal import print_result
     from lowcurve.report.write import write_result
     from lowcurve.text import console as plain_console
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     console, started = plain_console(), time.perf_counter()
     results = output / "results"
     failures: dict[str, str] = {}
     console.print("Training standard, LCNN, GradReg and LCNN + GradReg on 8×8 digits, and small nets on two moons.")
     asked = requests(output, results, jobs)
-    done = list(reproduce_all(asked, lambda line: console.print(plain(line), soft_wrap=True), failures))
+    done = list(reproduce_all(asked, lambda line: console.print(one_line(line), soft_wrap=True), failures))
     for result in done:
         write_result(result, results / result.preset)
     print_result(console, done[0])
     page = write_page([results], output / "report.html")
     seconds = time.perf_counter() - started
-    console.print(f"\nReport: {plain(page.resolve())}  ({seconds:.0f} s)", style="bold", soft_wrap=True)
+    console.print(f"\nReport: {one_line(page.resolve())}  ({seconds:.0f} s)", style="bold", soft_wrap=True)
     if browser:
         typer.launch(page.resolve().as_uri())
     if failures:

@@ -22,7 +22,7 @@ def doctor(data_dir: options.DataDir = None) -> None:
     missing = 0
     for findings in (_versions(), _compiled(), _devices(), _extras(), _data(data_dir)):
         for what, found, remedy in findings:
-            table.add_row(*map(text.plain, (what, found, remedy)), style="yellow" if remedy else None)
+            table.add_row(*map(text.one_line, (what, found, remedy)), style="yellow" if remedy else None)
             missing += bool(remedy)
     console = text.console()
     console.print(table)

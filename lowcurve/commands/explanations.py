@@ -57,10 +57,10 @@ def _show(console: "Console", sides: "Sides") -> None:
         )
 
 
-def save(folder: Path, title: str, sides: "Sides") -> None:
+def save_bounds(folder: Path, title: str, sides: "Sides") -> None:
     """Write a row per sample and radius, the medians, and the plot."""
     from lowcurve.files import write_csv, write_json
-    from lowcurve.guarantees.explanation_curve import COLUMNS, draw
+    from lowcurve.guarantees.explanation_curve import COLUMNS, draw_sides
 
     names = ("sample", "radius", *COLUMNS, *(f"attacked_{name}" for name in COLUMNS))
     write_csv(folder / "explanations.csv", names, sides.rows())
@@ -75,7 +75,7 @@ def save(folder: Path, title: str, sides: "Sides") -> None:
         **{side: {name: _finite(numbers) for name, numbers in by.items()} for side, by in sides.medians().items()},
     }
     write_json(folder / "explanations.json", summary)
-    draw(sides, title, folder / "explanations")
+    draw_sides(sides, title, folder / "explanations")
 
 
 def _finite(numbers: list[float]) -> list[float | None]:

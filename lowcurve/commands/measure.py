@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lowcurve.geometry.dataset import Measurements
     from lowcurve.geometry.stability import Profile
 
-LABELS = {"gradient_norm": "‖∇f‖", "hessian_norm": "‖∇²f‖", "curvature": "C_f"}
+SYMBOLS = {"gradient_norm": "‖∇f‖", "hessian_norm": "‖∇²f‖", "curvature": "C_f"}
 
 
 def measure(
@@ -40,12 +40,12 @@ def measure(
     from contextlib import nullcontext
 
     from lowcurve import text
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.evaluation.subject import find_subject
     from lowcurve.files import lock
     from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
 
-    count = options.count(samples)
-    found = resolve(target, data, data_dir, trust)
+    count = options.sample_count(samples)
+    found = find_subject(target, data, data_dir, trust)
     settings = {"count": count, "tol": tol, "max_iterations": max_iterations, "seed": seed}
     folder = found.place(output, "measure")
     example = found.dataset.test.batch(slice(1))[0]
@@ -88,13 +88,13 @@ def _unfinished(folder: Path, split: str) -> Path:
 
 def _about_kinks(rest: dict[str, int], stand_in: float | None) -> str:
     """Say what the Hessian was measured of."""
-    from lowcurve.geometry.kinks import describe
+    from lowcurve.geometry.kinks import describe_kinks
 
     smooth = "" if stand_in is None else f"softplus with β = {stand_in:g} stands in for ReLU and its like; "
     if not rest:
         return f"{smooth}no kinks: the Hessian sees all of the model"
     advice = "" if stand_in is not None else "; --stand-in 1000 measures softplus in place of ReLU and its like"
-    return f"{smooth}kinks have no Hessian, so the curvature of {describe(rest)} is not seen{advice}"
+    return f"{smooth}kinks have no Hessian, so the curvature of {describe_kinks(rest)} is not seen{advice}"
 
 
 def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) -> None:
@@ -110,7 +110,7 @@ def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) 
         _, margin, key = name.rpartition("margin_")
         s, t = train.summary(name), test.summary(name)
         grid.add_row(
-            f"{'margin' if margin else 'loss'} {LABELS[key]}",
+            f"{'margin' if margin else 'loss'} {SYMBOLS[key]}",
             *(_with_error(s.mean, s.standard_error), f"{s.median:.3g}"),
             *(_with_error(t.mean, t.standard_error), f"{t.median:.3g}"),
             f"{t.top_share:.0%}",
@@ -179,7 +179,7 @@ def _show_blocks(console: Any, model: "nn.Module", split: "Split", count: int, s
         "\nslopes and curvature, block by block" if len(found) else "\nno attention, no layer norm", style="bold"
     )
     for line in str(found).splitlines() if len(found) else ():
-        console.print(text.plain(line), soft_wrap=True)
+        console.print(text.one_line(line), soft_wrap=True)
 
 
 def _save(

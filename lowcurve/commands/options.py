@@ -34,9 +34,9 @@ def folder(path: Path | None) -> Path | None:
             there = there.parent
         usable = there.is_dir() and os.access(there, os.W_OK)
     except (OSError, ValueError) as error:  # too long a name, a null character
-        raise UserError(f"expected a folder, got {shown(path)}: {error}") from None
+        raise UserError(f"expected a folder, got {quoted(path)}: {error}") from None
     if not usable or not str(path).strip() or "\0" in str(path):
-        raise UserError(f"cannot write to {shown(path)}: expected a folder that exists or can be made; choose another")
+        raise UserError(f"cannot write to {quoted(path)}: expected a folder that exists or can be made; choose another")
     return path
 
 
@@ -47,13 +47,13 @@ def existing(path: Path | None) -> Path | None:
             return path
     except (OSError, ValueError):
         pass
-    raise UserError(f"expected a folder that exists, got {shown(path)}")
+    raise UserError(f"expected a folder that exists, got {quoted(path)}")
 
 
 def factory(name: str | None) -> str | None:
     """Refuse what cannot be the name of a function or of a library's model."""
     if name is not None and not re.fullmatch(r"\w[\w.]*:\w+|(hf|timm):.+", name):
-        raise UserError(f"expected package.module:factory, hf:FOLDER or timm:NAME, got {shown(name)}")
+        raise UserError(f"expected package.module:factory, hf:FOLDER or timm:NAME, got {quoted(name)}")
     return name
 
 
@@ -95,21 +95,21 @@ def above_zero(help: str) -> Any:
 
 def tell_output(console: "Console", folder: Path | None, what: str) -> None:
     """Say where a verb's files are, or how to keep `what` it has found."""
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     advice = f"written: {folder}" if folder else f"add --output FOLDER to keep {what}"
-    console.print(plain(advice), style="dim", soft_wrap=True)
+    console.print(one_line(advice), style="dim", soft_wrap=True)
 
 
-def shown(text: object) -> str:
+def quoted(text: object) -> str:
     """Quote what came, cut where it is long."""
     return repr(str(text)[:LONGEST])
 
 
-def count(text: str, option: str = "--samples") -> int | float | None:
+def sample_count(text: str, option: str = "--samples") -> int | float | None:
     """Read a number of samples, a share of them, or all (None).
 
-    >>> count("500"), count("0.1"), count("all")
+    >>> sample_count("500"), sample_count("0.1"), sample_count("all")
     (500, 0.1, None)
     """
     if text == "all":
@@ -118,7 +118,7 @@ def count(text: str, option: str = "--samples") -> int | float | None:
         return int(text)
     if re.fullmatch(r"0?\.[0-9]+|1\.0*", text) and 0 < float(text) <= 1:
         return float(text)
-    raise UserError(f"expected {option} as a number from 1 on, a share such as 0.1, or all, got {shown(text)}")
+    raise UserError(f"expected {option} as a number from 1 on, a share such as 0.1, or all, got {quoted(text)}")
 
 
 def whole_numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def whole_numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,9}", part) and int(part) >= least for part in parts):
         raise UserError(
-            f"expected {option} as whole numbers from {least} on, joined by commas, such as 3,32,32, got {shown(text)}"
+            f"expected {option} as whole numbers from {least} on, joined by commas, such as 3,32,32, got {quoted(text)}"
         )
     return tuple(map(int, parts))
 
@@ -144,25 +144,25 @@ def positive_numbers(text: str, option: str) -> tuple[float, ...]:
     parts = [part.strip() for part in text.split(",")]
     number = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
     if not all(re.fullmatch(number, part) and 0 < float(part) < math.inf for part in parts):
-        raise UserError(f"expected {option} as numbers above 0, joined by commas, such as 0.1,0.2, got {shown(text)}")
+        raise UserError(f"expected {option} as numbers above 0, joined by commas, such as 0.1,0.2, got {quoted(text)}")
     return tuple(map(float, parts))
 
 
-def choice(known: tuple[str, ...], text: str, option: str) -> str:
+def choose(known: tuple[str, ...], text: str, option: str) -> str:
     """Return a text that is one of those known."""
     if text not in known:
         raise unknown_name(f"value of {option}", text[:LONGEST], known)
     return text
 
 
-def norm(text: str) -> float:
+def norm_order(text: str) -> float:
     """Read a norm.
 
-    >>> norm("2"), norm("inf")
+    >>> norm_order("2"), norm_order("inf")
     (2.0, inf)
     """
     if text not in ("2", "inf"):
-        raise UserError(f"expected --norm as 2 or inf, got {shown(text)}")
+        raise UserError(f"expected --norm as 2 or inf, got {quoted(text)}")
     return float(text)
 
 
@@ -174,7 +174,7 @@ def names(text: str, option: str) -> tuple[str, ...]:
     """
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
-        raise UserError(f"expected {option} as names joined by commas, got {shown(text)}")
+        raise UserError(f"expected {option} as names joined by commas, got {quoted(text)}")
     return parts
 
 
@@ -188,6 +188,6 @@ def budgets(text: str, option: str = "--steps") -> dict[str, int]:
     for entry in text.split(",") if text else []:
         name, _, value = entry.partition("=")
         if not name.strip() or not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
-            raise UserError(f"expected {option} such as square=1000,pgd=20, got {shown(text)}")
+            raise UserError(f"expected {option} such as square=1000,pgd=20, got {quoted(text)}")
         found[name.strip()] = int(value)
     return found

@@ -20,14 +20,14 @@ def report(
     from lowcurve.report.page import write_page
     from lowcurve.report.write import write_index, write_result
     from lowcurve.text import console as plain_console
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     console = plain_console()
     results, own = sort_out(folders)
     for folder in results:
         for source, result in load_results(folder).items():
             for path in write_result(result, source.parent):
-                console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
-        console.print(plain(f"wrote {write_index(folder)}"), style="dim", soft_wrap=True)
+                console.print(one_line(f"wrote {path}"), style="dim", soft_wrap=True)
+        console.print(one_line(f"wrote {write_index(folder)}"), style="dim", soft_wrap=True)
     page = write_page(results, output, own)
-    console.print(plain(f"Report: {page.resolve()}"), style="bold", soft_wrap=True)
+    console.print(one_line(f"Report: {page.resolve()}"), style="bold", soft_wrap=True)

@@ -59,7 +59,7 @@ def reproduce(
         "rows": options.names(rows, "--rows") if rows else (),
         "seeds": options.whole_numbers(seeds, "--seeds") if seeds else (),
         "overrides": parse_pairs(overrides or []),
-        "executor": options.choice(("local", "slurm", "here"), executor, "--executor"),
+        "executor": options.choose(("local", "slurm", "here"), executor, "--executor"),
         "jobs": jobs,
         "slurm": parse_pairs(slurm or []),
         "measure": not train_only,
@@ -78,19 +78,19 @@ def _run(console: "Console", asked: "list[Request]", *, run: bool) -> dict[str, 
     from lowcurve.experiments.reproduce import reproduce_all
     from lowcurve.report.terminal import print_result
     from lowcurve.report.write import write_result
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     failures: dict[str, str] = {}
-    for result in reproduce_all(asked, lambda line: console.print(plain(line)), failures, run=run):
+    for result in reproduce_all(asked, lambda line: console.print(one_line(line)), failures, run=run):
         print_result(console, result)
         for path in write_result(result, asked[0].records):
-            console.print(plain(f"wrote {path}"), style="dim", soft_wrap=True)
+            console.print(one_line(f"wrote {path}"), style="dim", soft_wrap=True)
     return failures
 
 
 def _keep_weights(console: "Console", results: Path, asked: "list[Request]") -> None:
     from lowcurve.experiments import weights
-    from lowcurve.text import plain
+    from lowcurve.text import one_line
 
     kept = weights.keep_weights(results, [planned for one in asked for planned in one.grid(whole=True)])
-    console.print(plain(f"weights of {len(kept)} runs: {results / weights.FOLDER}"), style="dim", soft_wrap=True)
+    console.print(one_line(f"weights of {len(kept)} runs: {results / weights.FOLDER}"), style="dim", soft_wrap=True)

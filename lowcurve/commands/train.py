@@ -49,9 +49,9 @@ def train(
     from lowcurve.training.distributed import place
     from lowcurve.training.loop import train as run_training
 
-    options.choice(("auto", "never"), resume, "--resume")
+    options.choose(("auto", "never"), resume, "--resume")
     if only is not None:
-        options.choice(("smoothness", "everything"), only, "--only")
+        options.choose(("smoothness", "everything"), only, "--only")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Lines()])
     logging.getLogger("lowcurve").setLevel(logging.INFO)
     paths = {"output": output, "data.dir": data_dir, "model.from": source, "train.only": only}

@@ -32,14 +32,14 @@ def tune(
     """
     from lowcurve import text
     from lowcurve.commands.attack import check_names
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.evaluation.subject import find_subject
     from lowcurve.evaluation.sweep import Sweep, sweep
     from lowcurve.files import write_json
 
-    values, length = options.positive_numbers(betas, "--betas"), options.norm(norm)
-    count, budgets = options.count(samples), options.budgets(steps)
+    values, length = options.positive_numbers(betas, "--betas"), options.norm_order(norm)
+    count, budgets = options.sample_count(samples), options.budgets(steps)
     check_names((), budgets, "gradient")
-    found = resolve(target, data, data_dir, trust)
+    found = find_subject(target, data, data_dir, trust)
     folder = found.place(output, "tune")
     settings = Sweep(
         found.dataset.test.subset(count, seed),
@@ -56,7 +56,7 @@ def tune(
     console.print(text.headline(found.name, f" on {found.dataset.title}, {len(settings.test)} samples, no training"))
     console.print(_table(points, settings.attacks, radius, length))
     for line in remarks(points):
-        console.print(text.plain(line))
+        console.print(text.one_line(line))
     if folder:
         about = {"target": found.name, "data": found.dataset.title, "samples": len(settings.test), "radius": radius}
         about |= {"norm": str(length), "statistics": statistics, "seed": seed}

@@ -28,13 +28,13 @@ television tiger tractor train trout tulip turtle wardrobe whale willow_tree wol
 """
 CIFAR10_CLASSES, CIFAR100_CLASSES = tuple(NAMES_10.split()), tuple(NAMES_100.split())
 
-Samples = tuple[np.ndarray, np.ndarray]  # images (N, 3, 32, 32) uint8, labels (N,)
+ImagesAndLabels = tuple[np.ndarray, np.ndarray]  # images (N, 3, 32, 32) uint8, labels (N,)
 
 
-def parse_pickle(data: bytes, label_key: str) -> Samples:
+def parse_pickle(data: bytes, label_key: str) -> ImagesAndLabels:
     """Read one file of the python version: a dict with `data` (N, 3072) and a list of labels."""
     content = pickles.loads(data)
-    if not isinstance(content, dict) or not isinstance(content.get("data"), pickles.Array):
+    if not isinstance(content, dict) or not isinstance(content.get("data"), pickles.ArrayStandIn):
         raise UserError("expected a pickled dict with an array 'data', got something else")
     labels = content.get(label_key)
     if not isinstance(labels, list) or not labels or not all(type(label) is int for label in labels):
@@ -42,7 +42,7 @@ def parse_pickle(data: bytes, label_key: str) -> Samples:
     return content["data"].numpy().reshape(len(labels), 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
-def parse_records(data: bytes, label_bytes: int) -> Samples:
+def parse_records(data: bytes, label_bytes: int) -> ImagesAndLabels:
     """Read one file of the binary version: records of label bytes (fine label last) and 3072 pixels."""
     size = label_bytes + PIXELS
     if not data or len(data) % size:
@@ -52,7 +52,7 @@ def parse_records(data: bytes, label_bytes: int) -> Samples:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PublishedVersion:
     """One published version: the archive, the directory in it, its files by split and their parser."""
 
     classes: int
@@ -61,7 +61,7 @@ class Layout:
     directory: str
     train: tuple[str, ...]
     test: tuple[str, ...]
-    parse: Callable[[bytes], Samples]
+    parse: Callable[[bytes], ImagesAndLabels]
 
     def find(self, folder: Path) -> Found | None:
         """Look for the extracted directory or the archive, in `folder` or beside it."""
@@ -99,7 +99,7 @@ def _contents(files: tuple[Path, ...]) -> Iterator[tuple[Path, bytes]]:
         yield file, data
 
 
-def _split(parts: list[Samples]) -> Split:
+def _split(parts: list[ImagesAndLabels]) -> Split:
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Split(torch.from_numpy(images), torch.from_numpy(labels))
 
@@ -107,7 +107,7 @@ def _split(parts: list[Samples]) -> Split:
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 CIFAR10 = (
-    Layout(
+    PublishedVersion(
         10,
         "binary",
         "cifar-10-binary.tar.gz",
@@ -116,7 +116,7 @@ CIFAR10 = (
         ("test_batch.bin",),
         lambda data: parse_records(data, label_bytes=1),
     ),
-    Layout(
+    PublishedVersion(
         10,
         "python",
         "cifar-10-python.tar.gz",
@@ -127,7 +127,7 @@ CIFAR10 = (
     ),
 )
 CIFAR100 = (
-    Layout(
+    PublishedVersion(
         100,
         "binary",
         "cifar-100-binary.tar.gz",
@@ -136,7 +136,7 @@ CIFAR100 = (
         ("test.bin",),
         lambda data: parse_records(data, label_bytes=2),
     ),
-    Layout(
+    PublishedVersion(
         100,
         "python",
         "cifar-100-python.tar.gz",

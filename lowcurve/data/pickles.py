@@ -44,7 +44,7 @@ class ByteType(StandIn):
         """Ignore byte order and flags: a byte has none."""
 
 
-class Array(StandIn):
+class ArrayStandIn(StandIn):
     """Stands for `numpy.ndarray`; keeps its state until :meth:`numpy` checks it."""
 
     def __init__(self, *_: object) -> None:
@@ -65,9 +65,9 @@ class Array(StandIn):
 
 
 STAND_INS: dict[tuple[str, str], type[StandIn]] = {
-    ("numpy.core.multiarray", "_reconstruct"): Array,
-    ("numpy._core.multiarray", "_reconstruct"): Array,
-    ("numpy", "ndarray"): Array,
+    ("numpy.core.multiarray", "_reconstruct"): ArrayStandIn,
+    ("numpy._core.multiarray", "_reconstruct"): ArrayStandIn,
+    ("numpy", "ndarray"): ArrayStandIn,
     ("numpy", "dtype"): ByteType,
     ("_codecs", "encode"): Bytes,
 }

@@ -17,7 +17,7 @@ _BITS = "bits:"
 
 
 @dataclass(frozen=True)
-class Samples:
+class Budget:
     """What measurements may cost: how many test samples each kind uses, and how hard the attacks try."""
 
     geometry: int
@@ -50,9 +50,9 @@ class Measurement:
 
     name: str
     measure: Callable[[Subject, Settings], Values]
-    settings: Callable[[Samples], Settings] = lambda samples: {"samples": samples.geometry}
+    settings: Callable[[Budget], Settings] = lambda samples: {"samples": samples.geometry}
 
-    def task(self, samples: Samples) -> Task:
+    def task(self, samples: Budget) -> Task:
         """Return what to take where a preset allows so many samples."""
         return Task(self.name, self.measure, self.settings(samples))
 

@@ -63,7 +63,7 @@ def taken(folder: Path) -> list[dict[str, Any]]:
     return [one for one in found if one.get("weights", weights) == weights]
 
 
-def find(measurements: Iterable[Mapping[str, Any]], task: Task) -> dict[str, Any] | None:
+def find_taken(measurements: Iterable[Mapping[str, Any]], task: Task) -> dict[str, Any] | None:
     """Return the last measurement of this name that was taken with these settings."""
     fitting = [one for one in measurements if one["name"] == task.name and one["settings"] == task.settings]
     return dict(fitting[-1]) if fitting else None
@@ -72,7 +72,7 @@ def find(measurements: Iterable[Mapping[str, Any]], task: Task) -> dict[str, Any
 def missing(folder: Path, tasks: Sequence[Task]) -> list[Task]:
     """Return the measurements that have not been taken of the run in `folder`."""
     known = taken(folder)
-    return [task for task in tasks if find(known, task) is None]
+    return [task for task in tasks if find_taken(known, task) is None]
 
 
 def _lines(path: Path) -> list[bytes]:

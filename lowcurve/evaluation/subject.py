@@ -57,7 +57,7 @@ class Subject:
         return own_folder(self.folder, name) if self.folder else None
 
 
-def resolve(
+def find_subject(
     target: str | Path, data: str | None = None, data_dir: Path | None = None, trust: Factory | None = None
 ) -> Subject:
     """Load the model that `target` names; the data set is `data`, or the one that the run was trained on.

@@ -22,12 +22,11 @@ from lowcurve.data.dataset import Split
 from lowcurve.data.loader import batches
 from lowcurve.errors import UserError
 from lowcurve.geometry.dataset import measure
-from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
+from lowcurve.geometry.kinks import STAND_IN, KinkWarning, kinks, smooth_stand_in
 from lowcurve.layers.traits import learned_logs
 from lowcurve.surgery.convert import convert
 
 SWEPT = ("pgd", "apgd-t", "square")
-STAND_IN = 1000.0  # β of the softplus through which a network with kinks is measured, as in the paper
 _BATCH = 250
 
 

@@ -8,7 +8,7 @@ from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.measurement import PER_SAMPLE
 from lowcurve.evaluation.schema import ResultFile
-from lowcurve.evaluation.store import find, taken
+from lowcurve.evaluation.store import find_taken, taken
 from lowcurve.experiments.experiment import Measured
 from lowcurve.experiments.grid import PlannedRun
 from lowcurve.experiments.records import on_record, read_record, update_record
@@ -63,7 +63,7 @@ def _joined(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def known(asked: Request, planned: PlannedRun) -> dict[str, dict[str, Any]]:
     """Return what is known of a run for this experiment: measured beside the run, or else on record."""
     measurements = on_record(read_record(asked.records, planned)) + (taken(planned.folder) if planned.trained else [])
-    return {task.name: one for task in asked.answers if (one := find(measurements, task)) is not None}
+    return {task.name: one for task in asked.answers if (one := find_taken(measurements, task)) is not None}
 
 
 def answered(asked: Request, planned: PlannedRun) -> bool:

@@ -8,7 +8,7 @@ threshold is beyond the 95 % interval of what it compares, which the comments be
 from dataclasses import replace
 from pathlib import Path
 
-from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Samples, Settings, Values, written
+from lowcurve.evaluation.measurement import PER_SAMPLE, Budget, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments import attacks, gradient_robustness
 from lowcurve.experiments.claims import OURS, Claim
@@ -124,7 +124,7 @@ PRESET = Preset(
         "train.clip_gradient": 1.0,
     },
     seeds=(0, 1),
-    samples=Samples(geometry=200, stability=64, pgd=359, pgd_steps=20, strong=64, apgd_steps=10, square_queries=100),
+    samples=Budget(geometry=200, stability=64, pgd=359, pgd_steps=20, strong=64, apgd_steps=10, square_queries=100),
     coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}, "gradient": {"lambda_grad": 0.1}},
     # With few points a standard network shows its kinks.
     by_data={"moons": {**MOONS_TRAINING, "data.limit_train": 100, "train.epochs": 300, "train.batch_size": 20}},

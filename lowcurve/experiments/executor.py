@@ -45,7 +45,7 @@ Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Sequence[Job]
 def perform(planned: PlannedRun, tasks: Sequence[Task]) -> None:
     """Train the run of `planned` unless it is trained, then take the measurements that it lacks."""
     from lowcurve.evaluation.store import missing, take
-    from lowcurve.evaluation.subject import resolve
+    from lowcurve.evaluation.subject import find_subject
     from lowcurve.training.loop import train
     from lowcurve.training.network import own_factory
 
@@ -53,7 +53,7 @@ def perform(planned: PlannedRun, tasks: Sequence[Task]) -> None:
         train(planned.config, resume="auto")
     if lacking := missing(planned.folder, tasks):
         # the function that makes a network is the one that the user's recipe names, not the folder's
-        subject = resolve(planned.folder, data_dir=planned.config.data.dir, trust=own_factory(planned.config))
+        subject = find_subject(planned.folder, data_dir=planned.config.data.dir, trust=own_factory(planned.config))
         with flushed_denormals(), kept_memory(), given_threads():
             for task in lacking:
                 take(task, subject, planned.folder)

@@ -78,7 +78,7 @@ class Experiment:
     apart: bool = False  # too much work to be part of `lowcurve reproduce all`
 
 
-LABELS = {
+METHOD_LABELS = {
     "standard": "Standard (softplus β=1000)",
     "relu": "ReLU",
     "lcnn": "LCNN",
@@ -104,8 +104,8 @@ def rows(*methods: str, ours: tuple[str, ...] = ()) -> tuple[Row, ...]:
 
 
 def _label(method: str) -> str:
-    if method in LABELS:  # without PyTorch, so that a list of experiments is printed at once
-        return LABELS[method]
+    if method in METHOD_LABELS:  # without PyTorch, so that a list of experiments is printed at once
+        return METHOD_LABELS[method]
     from lowcurve.methods import find_method
 
     return find_method(method).title

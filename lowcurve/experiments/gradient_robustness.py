@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Samples, Settings, Values, written
+from lowcurve.evaluation.measurement import PER_SAMPLE, Budget, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.experiment import Column, Curve, Experiment, rows
@@ -42,7 +42,7 @@ def over_theory(values: Mapping[str, Any]) -> dict[str, float]:
     return {"stability_over_theory": values["stability_middle"] / predicted} if predicted else {}
 
 
-def _settings(samples: Samples) -> Settings:
+def _settings(samples: Budget) -> Settings:
     from lowcurve.geometry.stability import RADII
 
     return {"samples": samples.stability, "radii": list(RADII), "draws": 4}

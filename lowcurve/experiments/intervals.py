@@ -9,7 +9,7 @@ from lowcurve.experiments.experiment import Column, Measured
 
 # The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom; beyond them by its expansion.
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-Rows = Mapping[tuple[str, float], str]  # (method, level) -> the row's key
+RowKeys = Mapping[tuple[str, float], str]  # (method, level) -> the row's key
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -27,8 +27,8 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def figures(
-    measured: Measured, rows: Rows, labels: Mapping[str, str], x_label: str, columns: Sequence[Column]
+def level_figures(
+    measured: Measured, rows: RowKeys, labels: Mapping[str, str], x_label: str, columns: Sequence[Column]
 ) -> list[dict[str, Any]]:
     """Draw each column over the levels, and how far each method is from the first of `labels`.
 
@@ -46,7 +46,7 @@ def figures(
 
 
 def _line(
-    measured: Measured, rows: Rows, method: str, label: str, column: Column, base: str | None = None
+    measured: Measured, rows: RowKeys, method: str, label: str, column: Column, base: str | None = None
 ) -> dict[str, Any]:
     """Return the mean at each level with its interval, less that of `base` seed by seed; what is missing stays out."""
     line: dict[str, Any] = {"row": method, "label": label, "x": [], "y": [], "low": [], "high": []}

@@ -9,7 +9,7 @@ from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Measured, Row, rows
 from lowcurve.experiments.geometry import GEOMETRY
 
-BETAS = (1.0, 5.0, 10.0, 20.0, 50.0)  # where training starts; the slider shows where it ended
+START_BETAS = (1.0, 5.0, 10.0, 20.0, 50.0)  # where training starts; the slider shows where it ended
 BOX = (0.05, 0.95, 0.2, 0.8)  # x from, x to, y from, y to
 SCALE = 600  # pixels per unit
 TEXTS = {
@@ -35,7 +35,7 @@ _SWEEP = tuple(
         {"method.init_beta": beta, "method.lambda_beta": 0.0},
         ours=True,
     )
-    for beta in BETAS
+    for beta in START_BETAS
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lowcurve.evaluation.measurement import Samples
+from lowcurve.evaluation.measurement import Budget
 
 Setting = tuple[str, str]  # (data set, model)
 
@@ -22,7 +22,7 @@ class Preset:
     swaps: Mapping[Setting, Setting]
     training: Mapping[str, Any]
     seeds: tuple[int, ...]
-    samples: Samples
+    samples: Budget
     coefficients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_setting: Mapping[Setting, Mapping[str, Any]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ PRESETS: dict[str, Preset] = {
             "train.clip_gradient": 1.0,
         },
         seeds=(0, 1),
-        samples=Samples(
+        samples=Budget(
             geometry=200, stability=64, pgd=200, pgd_steps=20, strong=100, apgd_steps=20, square_queries=200
         ),
         coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}},
@@ -85,7 +85,7 @@ PRESETS: dict[str, Preset] = {
             "train.channels_last": True,  # faster on CPUs
         },
         seeds=(0, 1),
-        samples=Samples(
+        samples=Budget(
             geometry=256, stability=96, pgd=500, pgd_steps=10, strong=200, apgd_steps=20, square_queries=300
         ),
         # λγ a hundred times the paper's, found by `search-lambda`: log γ moves by λγ a step, and here are few steps
@@ -106,7 +106,7 @@ PRESETS: dict[str, Preset] = {
             "train.channels_last": True,  # faster on CPUs
         },
         seeds=(0, 1),
-        samples=Samples(
+        samples=Budget(
             geometry=1000, stability=256, pgd=1000, pgd_steps=20, strong=500, apgd_steps=50, square_queries=1000
         ),
         by_data={"moons": MOONS},
@@ -117,7 +117,7 @@ PRESETS: dict[str, Preset] = {
         swaps={},
         training={},
         seeds=(0, 1),
-        samples=Samples(
+        samples=Budget(
             geometry=1000,
             stability=1000,
             pgd=10_000,

@@ -28,7 +28,7 @@ MODEL_TITLES = {
 }
 
 
-def describe(planned: PlannedRun) -> str:
+def describe_run(planned: PlannedRun) -> str:
     """Say in one line how a run went."""
     summary = Run(planned.folder).summary
     return f"{planned.name}: accuracy {100 * summary['accuracy']:.2f} %, trained in {summary['seconds']:.0f} s"

@@ -20,12 +20,11 @@ DRAWS = 1000
 _AT_ONCE = 2_000_000  # numbers in memory
 _MEDIAN = "_median"
 
-Array = numpy.ndarray
 Place = tuple[str, int, str]  # row, seed, name of what was measured
 Derive = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def redraw(measured: Measured, columns: Sequence[Column], derive: Derive) -> dict[Cell, Array]:
+def redraw(measured: Measured, columns: Sequence[Column], derive: Derive) -> dict[Cell, numpy.ndarray]:
     """Return the mean over seeds in `DRAWS` draws, (DRAWS,), of each cell whose interval is known.
 
     That of a cell which rests on one seed without samples is not.
@@ -48,8 +47,8 @@ def redraw(measured: Measured, columns: Sequence[Column], derive: Derive) -> dic
 
 
 def _derived(
-    row: str, seed: int, values: Mapping[str, Any], drawn: Mapping[Place, Array], derive: Derive
-) -> dict[str, Array]:
+    row: str, seed: int, values: Mapping[str, Any], drawn: Mapping[Place, numpy.ndarray], derive: Derive
+) -> dict[str, numpy.ndarray]:
     """Return each number of a run: as it was measured, (1,), or in every draw of its samples, with what follows."""
     known = {key: value for key, value in values.items() if isinstance(value, int | float)}
     redrawn = {key: drawn[row, seed, key] for key in known if (row, seed, key) in drawn}
@@ -63,15 +62,15 @@ def _derived(
     return {**{key: numpy.array([value]) for key, value in known.items()}, **redrawn, **follow}
 
 
-def _redraw_samples(measured: Measured, rng: numpy.random.Generator) -> dict[Place, Array]:
+def _redraw_samples(measured: Measured, rng: numpy.random.Generator) -> dict[Place, numpy.ndarray]:
     """Draw the samples of each measurement anew, the same for all runs; return means and medians of each draw."""
-    groups: dict[tuple[str, int], dict[Place, Array]] = defaultdict(dict)
+    groups: dict[tuple[str, int], dict[Place, numpy.ndarray]] = defaultdict(dict)
     for row, found in measured.items():
         for seed, values in found.items():
             for key, (measurement, text) in values.get(PER_SAMPLE, {}).items():
                 samples = read_written(text)
                 groups[measurement, len(samples)][row, seed, key] = samples
-    drawn: dict[Place, Array] = {}
+    drawn: dict[Place, numpy.ndarray] = {}
     for group in groups.values():
         medians = [(row, seed, key) for row, seed, key in group if key + _MEDIAN in measured[row][seed]]
         parts = list(_draws(group, medians, rng))
@@ -80,8 +79,8 @@ def _redraw_samples(measured: Measured, rng: numpy.random.Generator) -> dict[Pla
 
 
 def _draws(
-    group: Mapping[Place, Array], medians: Sequence[Place], rng: numpy.random.Generator
-) -> Iterator[dict[Place, Array]]:
+    group: Mapping[Place, numpy.ndarray], medians: Sequence[Place], rng: numpy.random.Generator
+) -> Iterator[dict[Place, numpy.ndarray]]:
     """Yield the means, and some medians, of a part of the draws after another."""
     matrix = numpy.stack(list(group.values()), axis=1)
     there = numpy.isfinite(matrix)

@@ -7,7 +7,7 @@ from lowcurve.evaluation.store import missing
 from lowcurve.experiments.collect import answered, collect, load_result, measure_together
 from lowcurve.experiments.executor import Submit, count_states, open_pool, perform, wait
 from lowcurve.experiments.grid import PlannedRun
-from lowcurve.experiments.records import describe
+from lowcurve.experiments.records import describe_run
 from lowcurve.experiments.request import Request
 from lowcurve.experiments.results import Result
 from lowcurve.files import read_lines
@@ -53,7 +53,7 @@ def run_grid(asked: Request, pending: Sequence[PlannedRun], say: Say, submit: Su
     def finished(planned: PlannedRun, error: str | None) -> None:
         if error is not None:
             failures[planned.name] = error
-        say(f"failed {planned.name}: {error}" if error else f"done   {describe(planned)}")
+        say(f"failed {planned.name}: {error}" if error else f"done   {describe_run(planned)}")
         collect(asked).save(asked.results)
 
     jobs = dict(zip(pending, submit(perform, [(planned, asked.tasks) for planned in pending]), strict=True))

@@ -4,7 +4,7 @@ Settings are chosen on samples held out of the training set; the test samples, w
 """
 
 from lowcurve.experiments.claims import OURS, Claim
-from lowcurve.experiments.experiment import LABELS, Experiment, Row
+from lowcurve.experiments.experiment import METHOD_LABELS, Experiment, Row
 from lowcurve.experiments.geometry import COLUMNS, GEOMETRY
 
 # (λβ, λγ): the paper's, three, six and ten times as much; more on γ alone; and the defaults of the released code.
@@ -50,7 +50,7 @@ def _search(name: str, title: str, source: str, tried: tuple[Row, ...]) -> Exper
         name=name,
         title=title,
         source=source,
-        rows=(Row("standard", LABELS["standard"], "standard", HELD_OUT), *tried),
+        rows=(Row("standard", METHOD_LABELS["standard"], "standard", HELD_OUT), *tried),
         measurements=(GEOMETRY,),
         columns=COLUMNS,
         claims=tuple(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowcurve.evaluation.measurement import Measurement
-from lowcurve.experiments.experiment import LABELS, Column, Experiment, Measured, Row
+from lowcurve.experiments.experiment import METHOD_LABELS, Column, Experiment, Measured, Row
 from lowcurve.experiments.geometry import GEOMETRY
-from lowcurve.experiments.intervals import figures
+from lowcurve.experiments.intervals import level_figures
 
-METHODS = ("standard", "lcnn", "lcnn+gradreg")
+STUDIED = ("standard", "lcnn", "lcnn+gradreg")
 SEEDS = (0, 1, 2)
 _NOTE = "Bands of the figures are 95 % intervals of the mean over seeds (Student's t)."
 
@@ -30,18 +30,18 @@ def study(
 
     The row of a method at a share is METHOD-PERCENT. The columns named in `drawn` become figures over the shares.
     """
-    keys = {(method, 100 * share): f"{method}-{100 * share:g}" for share in shares for method in METHODS}
+    keys = {(method, 100 * share): f"{method}-{100 * share:g}" for share in shares for method in STUDIED}
+    labels = {method: METHOD_LABELS[method] for method in STUDIED}
 
     def extend(measured: Measured) -> Mapping[str, Any]:
-        labels = {method: LABELS[method] for method in METHODS}
-        return {"curves": figures(measured, keys, labels, x_label, [one for one in columns if one.key in drawn])}
+        return {"curves": level_figures(measured, keys, labels, x_label, [one for one in columns if one.key in drawn])}
 
     return Experiment(
         data="cifar10",
         rows=tuple(
-            Row(f"{method}-{100 * share:g}", f"{LABELS[method]}, {100 * share:g} % {of}", method, settings, ours=True)
+            Row(f"{method}-{100 * share:g}", f"{label}, {100 * share:g} % {of}", method, settings, ours=True)
             for share, settings in shares.items()
-            for method in METHODS
+            for method, label in labels.items()
         ),
         measurements=(GEOMETRY, measurement),
         columns=tuple(columns),

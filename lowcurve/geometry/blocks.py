@@ -20,7 +20,7 @@ from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.linalg.lanczos import lanczos
 from lowcurve.observe import observing
 from lowcurve.random import generator
-from lowcurve.surgery.nested import cloned, tensors
+from lowcurve.surgery.nested import clone_tensors, tensors
 from lowcurve.surgery.probe import run_once
 from lowcurve.surgery.rules import SAMPLE_NORMS
 from lowcurve.surgery.untouched import attention_parts
@@ -190,13 +190,13 @@ def _watching(chosen: dict[str, nn.Module], note: Callable[[str, _Call, Tensor],
 
     def before(block: nn.Module, args: Any, kwargs: Any) -> Any:
         begun.append(_Call(block, args, kwargs))
-        same = dict(zip(map(id, begun[-1].arguments), map(cloned, begun[-1].arguments), strict=True))
+        same = dict(zip(map(id, begun[-1].arguments), map(clone_tensors, begun[-1].arguments), strict=True))
         return tuple(same[id(v)] for v in args), {name: same[id(v)] for name, v in kwargs.items()}
 
     def after(name: str) -> Callable[..., Any]:
         def hook(block: nn.Module, _args: Any, output: Any) -> Any:
             note(name, begun.pop(), _first(output, block))
-            return cloned(output)
+            return clone_tensors(output)
 
         return hook
 

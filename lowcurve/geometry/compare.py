@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.geometry.curvature import curvature
-from lowcurve.geometry.kinks import KinkWarning, kinks, smooth_stand_in
+from lowcurve.geometry.kinks import STAND_IN, KinkWarning, kinks, smooth_stand_in
 from lowcurve.observe import observing
 from lowcurve.outputs import ask, logits_of
 from lowcurve.types import Geometry
 
-STAND_IN = 1000.0  # the paper's baseline
 _FIELDS = {"gradient norm": "gradient_norm", "Hessian norm": "hessian_norm", "curvature": "curvature"}
 
 

@@ -20,6 +20,8 @@ from lowcurve.surgery.convert import replace_rectifiers
 from lowcurve.surgery.probe import run_once
 from lowcurve.surgery.rewrite import spelled
 
+STAND_IN = 1000.0  # β of the softplus through which a network with kinks is measured: the paper's baseline
+
 
 class KinkWarning(UserWarning):
     """A Hessian was measured of a model that has none at its kinks."""
@@ -60,10 +62,10 @@ def kinks(model: nn.Module, x: Tensor) -> dict[str, int]:
     return dict(found)
 
 
-def describe(found: dict[str, int]) -> str:
+def describe_kinks(found: dict[str, int]) -> str:
     """Return the kinks in words.
 
-    >>> describe({"ReLU": 17, "MaxPool2d": 1})
+    >>> describe_kinks({"ReLU": 17, "MaxPool2d": 1})
     '17 ReLU, 1 MaxPool2d'
     """
     return ", ".join(f"{count} {name}" for name, count in found.items())
@@ -74,8 +76,8 @@ def warn_of_kinks(found: dict[str, int], stand_in: float | None) -> None:
     if found:
         remedy = "no softplus stands in for these" if stand_in else "stand_in=1000.0 measures softplus in their place"
         warnings.warn(
-            f"the model has kinks, which have no Hessian: {describe(found)}. What is measured is the curvature of its "
-            f"smooth parts alone; {remedy}",
+            f"the model has kinks, which have no Hessian: {describe_kinks(found)}. What is measured is the curvature "
+            f"of its smooth parts alone; {remedy}",
             KinkWarning,
             stacklevel=3,
         )

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from lowcurve import checks
 from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
-from lowcurve.guarantees.expansion import Expansion, curvature, expand
-from lowcurve.guarantees.graph import network, refuse_difference
+from lowcurve.guarantees.expansion import Expansion, curvature_within, expand
+from lowcurve.guarantees.graph import refuse_difference, trace_network
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.radius import Margins
 from lowcurve.guarantees.rounding import rounding
@@ -53,7 +53,7 @@ def certify(model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> C
     y = y.long().clone()
     arithmetic(model, x)  # refuse before the long work
     model = returning_logits(model, x[:1].clone())
-    return certify_steps(network(model, tuple(x.shape[1:])), model, x, y, local=local)
+    return certify_steps(trace_network(model, tuple(x.shape[1:])), model, x, y, local=local)
 
 
 def certify_steps(net: Network, model: nn.Module, x: Tensor, y: Tensor, *, local: bool = False) -> Certificate:
@@ -63,7 +63,7 @@ def certify_steps(net: Network, model: nn.Module, x: Tensor, y: Tensor, *, local
         raise UserError(f"expected labels from 0 to {net.num_outputs - 1}, got {int(y.min())} to {int(y.max())}")
     y, everywhere = y.cpu(), net.reaches()
     parts = []
-    for rows in track(batches(net, everywhere, net.num_outputs, len(y)), "certifying samples"):
+    for rows in track(sample_slices(net, everywhere, net.num_outputs, len(y)), "certifying samples"):
         with observing(model), torch.no_grad():
             logits = model(x[rows].clone())
         parts.append(_certify_batch(net, everywhere, (x[rows], y[rows], logits), executed_in, local))
@@ -130,7 +130,7 @@ def _margins(net: Network, expansion: Expansion, everywhere: list[Reach], y: Ten
     return Margins(
         expansion.margins.masked_fill(own, torch.inf),
         expansion.gradient_norms,
-        curvature(net, expansion, everywhere),
+        curvature_within(net, expansion, everywhere),
         pair_lipschitz(net, everywhere, y),
         own,
     )
@@ -190,14 +190,14 @@ def _refined(
         trial = (low + high) / 2
         ball = Ball(trial, expansion.blur)
         reaches = net.reaches(expansion.values, ball)
-        hessian, lipschitz = curvature(net, expansion, reaches, ball), pair_lipschitz(net, reaches, y)
+        hessian, lipschitz = curvature_within(net, expansion, reaches, ball), pair_lipschitz(net, reaches, y)
         reached = replace(margins, hessian=hessian, lipschitz=lipschitz).radius(lost)
         radius = torch.maximum(radius, torch.minimum(trial, reached))
         low, high = torch.where(reached >= trial, trial, low), torch.where(reached >= trial, high, trial)
     return radius
 
 
-def batches(net: Network, reaches: list[Reach], outputs: int, samples: int) -> list[slice]:
+def sample_slices(net: Network, reaches: list[Reach], outputs: int, samples: int) -> list[slice]:
     """Cut the samples so that the slopes of so many outputs of one batch fit in memory."""
     per_sample = outputs * sum(reach.rows[0].numel() for reach in reaches)
     size = max(1, min(64, int(_ELEMENTS / per_sample)))

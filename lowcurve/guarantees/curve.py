@@ -39,7 +39,7 @@ def curves(certificate: Certificate, distances: Tensor, count: int = 200) -> Cur
     return Curves(radii, share(certificate.radius), share(certificate.lipschitz_radius), share(distances))
 
 
-def draw(lines: Curves, title: str, stem: Path) -> list[Path]:
+def draw_curves(lines: Curves, title: str, stem: Path) -> list[Path]:
     """Draw the curves to `stem`.png and `stem`.svg; the area between proof and refutation is shaded."""
     certified, lipschitz, attacked = (
         (100 * share).tolist() for share in (lines.certified, lines.lipschitz, lines.attacked)

@@ -87,7 +87,7 @@ def expand_outputs(net: Network, x: Tensor, outputs: Callable[[Tensor], Tensor])
     return Expansion(*known, tuple(slopes), tuple(doubts[i + 1] for i in positions), blur, positions, smooth=True)
 
 
-def curvature(
+def curvature_within(
     net: Network, expansion: Expansion, reaches: list[Reach], ball: Ball | None = None, *, falling: bool = True
 ) -> Tensor:
     """Return K of each margin, (N, C), valid for displacements within `ball` (without one: for all).

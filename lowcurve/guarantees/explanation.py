@@ -25,11 +25,11 @@ from lowcurve import checks
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.geometry.functions import checked_inputs, checked_labels
 from lowcurve.guarantees.arithmetic import Arithmetic, arithmetic
-from lowcurve.guarantees.certificate import batches
-from lowcurve.guarantees.expansion import Expansion, curvature, expand_outputs
+from lowcurve.guarantees.certificate import sample_slices
+from lowcurve.guarantees.expansion import Expansion, curvature_within, expand_outputs
 from lowcurve.guarantees.explained_loss import LossTurn
 from lowcurve.guarantees.gradient_rounding import Executed, gradient_errors
-from lowcurve.guarantees.graph import network, refuse_difference
+from lowcurve.guarantees.graph import refuse_difference, trace_network
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK, UNIT
 from lowcurve.guarantees.rounding import rounding
@@ -73,7 +73,7 @@ def explanation_bound(
         y = checked_labels(model, x, y, of)
     arithmetic(model, x)  # refuse before the long work
     model = returning_logits(model, x[:1].clone())
-    return explain_steps(network(model, tuple(x.shape[1:])), model, x, y, radius, of=of)
+    return explain_steps(trace_network(model, tuple(x.shape[1:])), model, x, y, radius, of=of)
 
 
 def explain_steps(
@@ -84,7 +84,7 @@ def explain_steps(
     if net.num_outputs < 2 and not isinstance(of, int):
         raise UserError(f"expected a model of two classes or more, got {net.num_outputs}; bound its logit: of=0")
     parts = []
-    rows = batches(net, net.reaches(), 1 + net.num_outputs if of == "loss" else 1, len(x))
+    rows = sample_slices(net, net.reaches(), 1 + net.num_outputs if of == "loss" else 1, len(x))
     for part in track(rows, "bounding explanations"):
         with observing(model), torch.no_grad():
             logits = model(x[part].clone())
@@ -124,7 +124,7 @@ def _of_batch(
     reaches = net.reaches(at.values, ball)
     errors = rounding(net, at.values, reaches, radius, executed_in)
     refuse_difference(logits.double(), at.values[-1], errors[-1].parts)
-    bend = curvature(net, at, reaches, ball, falling=False)
+    bend = curvature_within(net, at, reaches, ball, falling=False)
     if turn:
         change, scale, doubt = turn.change(at, bend, reaches, radius, errors[-1], executed_in)
     else:

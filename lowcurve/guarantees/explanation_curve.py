@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowcurve.plots import KINDS, draw_lines, save
+from lowcurve.plots import KINDS, draw_lines, save_figure
 from lowcurve.text import figure as figure_text
 from lowcurve.types import ExplanationBound
 
@@ -68,7 +68,7 @@ def both_sides(
     return Sides(tuple(radii), tuple(bound(radius) for radius in radii), tuple(found))
 
 
-def draw(sides: Sides, title: str, stem: Path) -> list[Path]:
+def draw_sides(sides: Sides, title: str, stem: Path) -> list[Path]:
     """Draw the median relative change and the median cosine to `stem`.png and `stem`.svg, with what is between."""
     from matplotlib.figure import Figure
 
@@ -89,4 +89,4 @@ def draw(sides: Sides, title: str, stem: Path) -> list[Path]:
         }
         draw_lines(axes, chart)
     figure.suptitle(figure_text(title), fontsize=9)
-    return save(figure, stem, KINDS)
+    return save_figure(figure, stem, KINDS)

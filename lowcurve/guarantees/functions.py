@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from lowcurve.guarantees.affine import Channelwise
-from lowcurve.guarantees.layers import activation_step, number
+from lowcurve.guarantees.layers import activation_step, scalar
 from lowcurve.guarantees.steps import Add, Concatenate, Reshape, Step
 from lowcurve.layers.traits import constants
 from lowcurve.surgery import rules
@@ -51,7 +51,7 @@ def is_number(node: fx.Node) -> bool:
     return node.target in _NUMBERS
 
 
-def overwrites(node: fx.Node) -> bool:
+def node_overwrites(node: fx.Node) -> bool:
     """Whether a function or method changes its first argument, or anything else, in place."""
     if node.op not in ("call_function", "call_method"):
         return False
@@ -97,7 +97,7 @@ def _sum_step(node: fx.Node, inputs: list[fx.Node], sign: float = 1.0) -> Step |
         return None
     if all(isinstance(a, fx.Node) for a in node.args):
         if len(inputs) == 1:  # x + x
-            return Channelwise(number(1 + sign), number(0.0)) if node.args[0] is node.args[1] else None
+            return Channelwise(scalar(1 + sign), scalar(0.0)) if node.args[0] is node.args[1] else None
         shapes = {tuple(argument.meta["tensor_meta"].shape) for argument in inputs}
         return Add(sign) if len(inputs) == 2 and len(shapes) == 1 else None
     if sign < 0 and not isinstance(node.args[0], fx.Node):  # number − x
@@ -113,7 +113,7 @@ def _number_step(node: fx.Node, affine: Callable[[float], tuple[float, float]]) 
     scale, shift = affine(float(numbers[0]))
     if not (math.isfinite(scale) and math.isfinite(shift) and abs(scale) < 1e30 and abs(shift) < 1e30):
         return None
-    return Channelwise(number(scale), number(shift))
+    return Channelwise(scalar(scale), scalar(shift))
 
 
 def _quotient_step(node: fx.Node, inputs: list[fx.Node]) -> Step | None:

@@ -81,7 +81,7 @@ class _Tracer(fx.Tracer):
         return layers.is_layer(m) or super().is_leaf_module(m, module_qualified_name)
 
 
-def network(model: nn.Module, input_size: Shape) -> Network:
+def trace_network(model: nn.Module, input_size: Shape) -> Network:
     """Trace `model` in eval mode on samples of shape `input_size` and return its steps; the model stays as it is."""
     twin = plain_copy(model)
     if _Tracer().is_leaf_module(twin, ""):
@@ -154,7 +154,9 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
 
 def _refuse_overwritten(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
     def overwrites(node: fx.Node) -> bool:
-        return layers.overwrites(modules[str(node.target)]) if node.op == "call_module" else functions.overwrites(node)
+        if node.op == "call_module":
+            return layers.module_overwrites(modules[str(node.target)])
+        return functions.node_overwrites(node)
 
     def aliases(node: fx.Node) -> bool:
         if node.op != "call_module":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
-from lowcurve.guarantees.network import Node
+from lowcurve.guarantees.network import Node, Shape
 from lowcurve.guarantees.operator_norm import effective_weight
 from lowcurve.guarantees.residual import SCALE_TERMS, block_nodes, same_size
 from lowcurve.guarantees.steps import Activation, MaxPool, Rearrange, Reshape, SortedPairs, Step
@@ -25,8 +25,6 @@ from lowcurve.layers.maxmin import AlmostOrthogonal2d, MaxMin
 from lowcurve.layers.residual import Normalize
 from lowcurve.layers.traits import ByExactType, constants
 from lowcurve.linalg.linear_map import LinearMap
-
-Shape = tuple[int, ...]
 
 # Roundings in a row behind one value of a batch norm: variance + ε, root, quotient, products, differences; and γ's
 # factor, which is a quotient of such numbers again.
@@ -55,7 +53,7 @@ def activation_step(module: nn.Module) -> Activation:
     return step
 
 
-def overwrites(module: nn.Module) -> bool:
+def module_overwrites(module: nn.Module) -> bool:
     """Whether a layer in eval mode changes its input in place."""
     return bool(getattr(module, "inplace", False)) and not isinstance(module, DROPOUTS)
 
@@ -180,6 +178,6 @@ def _tuple(value: int | Shape, dims: int) -> Shape:
     return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
-def number(value: float) -> Tensor:
+def scalar(value: float) -> Tensor:
     """Return a number as a tensor that broadcasts to anything."""
     return torch.tensor(float(value), dtype=torch.float64)

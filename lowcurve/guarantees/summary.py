@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lowcurve import checks
 from lowcurve.guarantees import calculus
 from lowcurve.guarantees.calculus import Block
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.network import Network
 from lowcurve.guarantees.operator_norm import SLACK
 from lowcurve.guarantees.theorem import Heuristic, theorem_one
@@ -89,7 +89,7 @@ def bounds(model: nn.Module, input_size: tuple[int, ...]) -> Bounds:
     checks.usable(model)
     checks.size(input_size=input_size)
     like = next(model.parameters(), torch.zeros(()))
-    return bounds_of(network(returning_logits(model, like.new_zeros(1, *input_size)), input_size), model)
+    return bounds_of(trace_network(returning_logits(model, like.new_zeros(1, *input_size)), input_size), model)
 
 
 def bounds_of(net: Network, model: nn.Module) -> Bounds:

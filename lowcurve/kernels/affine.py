@@ -14,7 +14,7 @@ from torch import Tensor
 from lowcurve.kernels import ops
 from lowcurve.kernels.arguments import AffineGradient
 from lowcurve.kernels.engine import as_separate_input
-from lowcurve.kernels.norm import Activation
+from lowcurve.kernels.norm import FollowingActivation
 from lowcurve.kernels.reference.affine import slope_of
 from lowcurve.kernels.softplus import softplus_gradient
 
@@ -34,7 +34,7 @@ def affine_norm(
     mean: Tensor,
     var: Tensor,
     eps: float,
-    activation: Activation | None = None,
+    activation: FollowingActivation | None = None,
 ) -> Tensor:
     """Normalize x by given statistics, then activate; differentiable in x and other to any order."""
     log_beta, other, factor, shift = activation or (None, None, 1.0, 0.0)

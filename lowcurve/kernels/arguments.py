@@ -1,5 +1,6 @@
 """What are the operators of batch norm given? Their arguments, in the order of the schemas in `ops.py`."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -101,6 +102,7 @@ class AffineSecond(NamedTuple):
     shift: float
 
 
+OptionalTensors = Sequence[Tensor | None]
 Norms = tuple[Tensor, Tensor, Tensor]  # y, μ, r
 Gradients = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]  # in x, other, weight, bias, log β
 Seconds = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]  # in grad, y, x, weight, log β

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lowcurve.kernels.affine import affine_norm, takes_affine
 from lowcurve.kernels.engine import is_transformed
-from lowcurve.kernels.norm import Activation, Statistics, batch_norm
+from lowcurve.kernels.norm import FollowingActivation, Statistics, batch_norm
 
 
 def batch_norm_by_operator(
@@ -13,7 +13,7 @@ def batch_norm_by_operator(
     bias: Tensor | None,
     statistics: Statistics,
     training: bool,
-    activation: Activation | None = None,
+    activation: FollowingActivation | None = None,
 ) -> Tensor | None:
     """Return what PyTorch's `batch_norm` would, activated; None for tracers, wrong shapes, or eval mode that learns."""
     mean, var, _, eps = statistics

@@ -14,10 +14,10 @@ from lowcurve.kernels.engine import gradient_is_wanted
 _aten = torch.ops.aten
 
 # Stride, padding, dilation (one number per spatial dimension each) and groups.
-Settings = tuple[list[int], list[int], list[int], int]
+ConvolutionSettings = tuple[list[int], list[int], list[int], int]
 
 
-def convolution(x: Tensor, weight: Tensor, settings: Settings) -> Tensor:
+def convolution(x: Tensor, weight: Tensor, settings: ConvolutionSettings) -> Tensor:
     """Return W * x without bias, differentiable to any order."""
     return _Convolution.apply(x, weight, settings)
 

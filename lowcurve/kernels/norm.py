@@ -25,7 +25,7 @@ class Statistics(NamedTuple):
     eps: float
 
 
-class Activation(NamedTuple):
+class FollowingActivation(NamedTuple):
     """What follows the batch norm: y = s₀(factor (BN(x) + other); β) + shift."""
 
     log_beta: Tensor
@@ -39,7 +39,7 @@ def batch_norm(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Statistics,
-    activation: Activation | None = None,
+    activation: FollowingActivation | None = None,
 ) -> Tensor:
     """Normalize x by its own statistics per channel, which move the running ones, then activate; any order."""
     log_beta, other, factor, shift = activation or (None, None, 1.0, 0.0)

@@ -7,14 +7,17 @@ import torch
 from torch import Tensor
 
 from lowcurve.kernels import ops
+from lowcurve.kernels.arguments import OptionalTensors
 from lowcurve.kernels.engine import as_separate_input, bounded_exp
 from lowcurve.kernels.reference.scales import factor, scaled_weight, steepest
 
-Optional = Sequence[Tensor | None]
-
 
 def norm_scales(
-    variances: Sequence[Tensor], weights: Optional, biases: Optional, log_gammas: Sequence[Tensor], eps: Sequence[float]
+    variances: Sequence[Tensor],
+    weights: OptionalTensors,
+    biases: OptionalTensors,
+    log_gammas: Sequence[Tensor],
+    eps: Sequence[float],
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Return each layer's weight and bias times its factor, differentiable to any order; variances are constants."""
     found = iter(_Scales.apply(tuple(eps), *variances, *weights, *biases, *log_gammas))

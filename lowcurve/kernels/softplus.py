@@ -41,11 +41,11 @@ def replaces_softplus(x: Tensor, beta: float, threshold: float) -> bool:
 
 def fixed_softplus(x: Tensor, beta: float) -> Tensor:
     """Return the usual softplus log(1 + e^{βx}) / β = s₀(x; β) + log(2) / β for a β that does not learn."""
-    return _Softplus.apply(x, constant(math.log(beta), x.device), math.log(2) / beta)
+    return _Softplus.apply(x, constant_tensor(math.log(beta), x.device), math.log(2) / beta)
 
 
 @lru_cache(maxsize=256)
-def constant(value: float, device: torch.device) -> Tensor:
+def constant_tensor(value: float, device: torch.device) -> Tensor:
     """Return a number as a tensor on a device, made once."""
     with torch.inference_mode(False):  # or graphs could not save it later
         return torch.tensor(value, device=device)

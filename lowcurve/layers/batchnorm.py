@@ -25,7 +25,7 @@ from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.engine import bounded_exp, in_backward, is_transformed, repeated_in_backward, snapshot
 from lowcurve.kernels.norm import Statistics
 from lowcurve.kernels.reference.scales import factor, scaled_weight, steepest
-from lowcurve.layers.counting import count
+from lowcurve.layers.counting import count_batch
 from lowcurve.layers.traits import Learned, learned
 
 
@@ -157,7 +157,7 @@ def statistics(norm: nn.BatchNorm1d | nn.BatchNorm2d, training: bool) -> tuple[T
         mean, variance = (None if t is None else t.clone() for t in (norm.running_mean, norm.running_var))
         return mean, variance, 0.0
     if training and norm.num_batches_tracked is not None:
-        count(norm.num_batches_tracked, now=momentum is None)
+        count_batch(norm.num_batches_tracked, now=momentum is None)
         momentum = 1.0 / float(norm.num_batches_tracked) if momentum is None else momentum
     return norm.running_mean, norm.running_var, momentum or 0.0
 

@@ -17,9 +17,9 @@ from lowcurve.compat import function_modes_other_than, has_global_hooks, is_comp
 from lowcurve.kernels.affine import takes_affine
 from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.engine import is_transformed
-from lowcurve.kernels.norm import Activation, Statistics
+from lowcurve.kernels.norm import FollowingActivation, Statistics
 from lowcurve.kernels.replace import fast_double_backward
-from lowcurve.kernels.softplus import constant, replaces_softplus
+from lowcurve.kernels.softplus import constant_tensor, replaces_softplus
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d, statistics
 from lowcurve.layers.softplus import CenteredSoftplus
 from lowcurve.layers.traits import smooth
@@ -108,7 +108,9 @@ def _joined(norm: Any, activation: Any, x: Tensor, other: Tensor | None, factor:
         return None
     weight, bias = (norm.weight, norm.bias) if norm is inner else norm.affine(x)
     moved = Statistics(*statistics(inner, norm.training), inner.eps)
-    return batch_norm_by_operator(x, weight, bias, moved, norm.training, Activation(log_beta, other, factor, shift))
+    return batch_norm_by_operator(
+        x, weight, bias, moved, norm.training, FollowingActivation(log_beta, other, factor, shift)
+    )
 
 
 def _softplus(activation: Any, x: Tensor) -> tuple[Tensor, float] | None:
@@ -116,7 +118,7 @@ def _softplus(activation: Any, x: Tensor) -> tuple[Tensor, float] | None:
     if type(activation) is CenteredSoftplus:
         return activation.log_beta, 0.0
     if type(activation) is nn.Softplus and replaces_softplus(x, activation.beta, activation.threshold):
-        return constant(math.log(activation.beta), x.device), math.log(2) / activation.beta
+        return constant_tensor(math.log(activation.beta), x.device), math.log(2) / activation.beta
     return None
 
 

@@ -21,7 +21,7 @@ class _Waiting(threading.local):
 _waiting = _Waiting()
 
 
-def count(counter: Tensor, now: bool) -> None:
+def count_batch(counter: Tensor, now: bool) -> None:
     """Raise a counter by 1, now or at the end of the `counted_together` around this call."""
     if now or torch.compiler.is_compiling() or _waiting.counters is None:
         counter.add_(1)

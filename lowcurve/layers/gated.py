@@ -18,7 +18,7 @@ from lowcurve.errors import UserError
 from lowcurve.kernels.engine import bounded_exp
 from lowcurve.layers.traits import Constants, Learned, constants, learned, plain
 
-BETAS = (1e-6, 1e6)  # beyond them βx and 1/β may leave the range of numbers
+GATED_BETA_RANGE = (1e-6, 1e6)  # beyond them βx and 1/β may leave the range of numbers
 
 
 class _Gated(nn.Module):
@@ -108,8 +108,9 @@ def _learned(module: _Gated) -> tuple[Learned, ...]:
 def _constants(module: _Gated) -> Constants:
     known, beta = constants(module.plain_form()), float(module.beta.detach())
     assert known is not None
-    if not BETAS[0] <= beta <= BETAS[1]:
-        raise UserError(f"expected an activation with β from {BETAS[0]:g} to {BETAS[1]:g}, got {beta:g}; use such a β")
+    low, high = GATED_BETA_RANGE
+    if not low <= beta <= high:
+        raise UserError(f"expected an activation with β from {low:g} to {high:g}, got {beta:g}; use such a β")
     return Constants(known.lipschitz, beta * known.curvature, width=1e-20)  # where βx is no normal number
 
 

@@ -100,7 +100,7 @@ ULPS = 32.0  # room for library functions that differ in their last bits between
 # PyTorch's softplus is x where βx exceeds a threshold: a jump of log(1 + e^{-threshold}) / β, invisible from 20 on.
 # Beyond 80 the exponential overflows before the threshold is met.
 THRESHOLDS = (20.0, 80.0)
-BETAS = (1e-30, 1e30)
+BETA_RANGE = (1e-30, 1e30)
 
 
 @ByExactType
@@ -143,8 +143,9 @@ def softplus_constants(beta: float, leak: float = 0.0, jump: float = 0.0) -> Con
 
     With a leak a the activation is a x + (1 − a) s(x), whose slope stays below 1 and whose curvature shrinks.
     """
-    if not BETAS[0] <= beta <= BETAS[1]:
-        raise UserError(f"expected a softplus with β from {BETAS[0]:g} to {BETAS[1]:g}, got {beta:g}; use such a β")
+    low, high = BETA_RANGE
+    if not low <= beta <= high:
+        raise UserError(f"expected a softplus with β from {low:g} to {high:g}, got {beta:g}; use such a β")
     if not 0 <= leak <= 1:
         raise UserError(f"expected a leaky softplus with a slope in [0, 1], got {leak:g}; use a slope in that range")
     curvature = (1 - leak) * beta / 4

@@ -6,7 +6,7 @@ span from the last vector and a fixed grain, which has a part in every direction
 operator, `lowcurve::follow`. On a CPU these are ten dimensions, and the next ten until it has settled: plain
 convolutions of images in one compiled call, others one by one; for the smallest maps, and small ones that are no such
 convolutions, the Gram matrix is squared ten times. Elsewhere nobody may ask how far it has come: all layers take the
-same steps together (`linalg/together.py`), on GPUs by kernels for all of them.
+same steps together (`linalg/bidiagonal.py`), on GPUs by kernels for all of them.
 """
 
 import math
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from lowcurve.compat import foreach
 from lowcurve.kernels.cpu import power
+from lowcurve.linalg.bidiagonal import DIMENSIONS, follow_together
 from lowcurve.linalg.grain import grain, joined_grain
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
-from lowcurve.linalg.together import DIMENSIONS, follow_together
 
 _SMALLEST, _SMALL_MATRIX, _SQUARINGS = 16, 128, 10
 _LIBRARY = torch.library.Library("lowcurve", "FRAGMENT")

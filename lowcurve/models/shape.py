@@ -12,9 +12,10 @@ from torch import nn
 from lowcurve import checks
 from lowcurve.errors import UserError
 
-Network = TypeVar("Network", bound=nn.Module)
+Net = TypeVar("Net", bound=nn.Module)
 LARGE = 512  # width from which the size of a network is looked at before it is built
-RESIDUALS = ("mean", "sum")
+# Factors (before, after) of a residual block: out = after · (F(before · x) + S(before · x)).
+RESIDUALS = {"mean": (0.5**0.5, 0.5), "sum": (1.0, 1.0)}
 
 ImageSize = int | tuple[int, int] | tuple[()]
 
@@ -35,11 +36,11 @@ def height_width(image_size: ImageSize, smallest: int = 1) -> tuple[int, int]:
     return size
 
 
-def checked(build: Callable[..., Network]) -> Callable[..., Network]:
+def checked(build: Callable[..., Net]) -> Callable[..., Net]:
     """Decorate a function that builds a network: arguments are checked, and so is that it fits into memory."""
 
     @wraps(build)
-    def inner(*args: Any, **kwargs: Any) -> Network:
+    def inner(*args: Any, **kwargs: Any) -> Net:
         given = inspect.signature(build).bind(*args, **kwargs)
         given.apply_defaults()
         values = given.arguments

@@ -34,7 +34,7 @@ class Attention(nn.Module):
         return self.outer(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """x ↦ y + M(N(y)) with y = x + A(N(x)): attention A, an MLP M, layer norms N."""
 
     def __init__(self, width: int, activation: Callable[[], nn.Module]) -> None:
@@ -96,7 +96,7 @@ def vit(
     return nn.Sequential(
         Normalize(mean=0.5, std=0.25),
         Tokens(in_channels, width, height * breadth, activation),
-        *(Block(width, activation) for _ in range(DEPTH)),
+        *(EncoderBlock(width, activation) for _ in range(DEPTH)),
         nn.LayerNorm(width),
         MeanOfTokens(),
         nn.Linear(width, num_classes),

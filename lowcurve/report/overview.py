@@ -14,7 +14,7 @@ from lowcurve import text
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result, tabulate
-from lowcurve.report.tables import VERDICT_MARKS, number, with_interval
+from lowcurve.report.tables import VERDICT_MARKS, number_text, with_interval
 
 Judged = dict[str, Any]  # a verdict of a result
 ALWAYS = ("digits", "cpu", "long")  # presets that have a column even where nothing is measured
@@ -60,16 +60,16 @@ def overview(results: Sequence[Result]) -> list[str]:
     }
     for title, more in folded.items():
         if more := [row for row in more if row.measured]:
-            lines += ["", *fold(f"{title} ({len(more)} claims)", _table(more, presets))]
+            lines += ["", *folded_lines(f"{title} ({len(more)} claims)", _table(more, presets))]
     if nowhere := [row for row in rows if not row.measured]:
         said = [f"- {text.markdown(row.table)}: {text.markdown(row.claim['text'])}" for row in nowhere]
-        lines += ["", *fold(f"Measured nowhere yet ({len(nowhere)} claims)", said)]
+        lines += ["", *folded_lines(f"Measured nowhere yet ({len(nowhere)} claims)", said)]
     return lines
 
 
-def fold(title: str, lines: Iterable[str]) -> list[str]:
+def folded_lines(title: str, lines: Iterable[str]) -> list[str]:
     """Return lines of Markdown that a reader unfolds."""
-    return [f"<details><summary>{escape(text.plain(title))}</summary>", "", *lines, "", "</details>"]
+    return [f"<details><summary>{escape(text.one_line(title))}</summary>", "", *lines, "", "</details>"]
 
 
 def _legend() -> str:
@@ -149,7 +149,7 @@ def _count(verdicts: Sequence[str], without: str = "not measured") -> str:
 def _paper(claim: Judged) -> str:
     if claim["paper"] is None:
         return "in words" if claim["source"] == "paper" else "–"
-    return f"{VERDICT_MARKS[claim['paper_verdict']]} {number(claim['paper'], digits=3)}"
+    return f"{VERDICT_MARKS[claim['paper_verdict']]} {number_text(claim['paper'], digits=3)}"
 
 
 def _ours(judged: Judged | None) -> str:

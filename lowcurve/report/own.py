@@ -224,6 +224,6 @@ TABLES: dict[str, OwnTable] = {
         *(own_files.certified_explanations, _certified_explanations),
         "lowcurve certify --explanations",
     ),
-    "sweep": (own_files.sweep, _sweep, "lowcurve tune"),
+    "sweep": (own_files.tuned, _sweep, "lowcurve tune"),
     "explanations": (own_files.explanations, _explanations, "lowcurve attack --saliency 16"),
 }

@@ -201,7 +201,7 @@ def certified_explanations(run: Run) -> Values:
     return values
 
 
-def sweep(run: Run) -> Values:
+def tuned(run: Run) -> Values:
     """Return what the network is as it is, at the β that resists attacks best, and at each β."""
     found = _read(TuneFile, run.folder / "tune")
     if not found:

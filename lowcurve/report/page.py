@@ -78,7 +78,7 @@ def _templates() -> "Environment":
         lstrip_blocks=True,
     )
     environment.globals.update(
-        number=tables.number,
+        number=tables.number_text,
         with_interval=tables.with_interval,
         ours=tables.ours,
         paper=tables.paper,
@@ -87,7 +87,7 @@ def _templates() -> "Environment":
         line_chart=line_chart,
         layer_charts=layer_charts,
         picture=picture,
-        shown=shown,
+        shown=worded,
         best=best,
         banded=lambda curve: any(line["low"] != line["high"] for line in curve["lines"]),
     )
@@ -105,12 +105,12 @@ def _digest(code: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
 
 
-def shown(value: Any) -> str:
+def worded(value: Any) -> str:
     """Print a setting or a version as a reader wants it: lists as words."""
     if isinstance(value, list):
-        return " ".join(map(shown, value))
+        return " ".join(map(worded, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key} {shown(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {worded(part)}" for key, part in value.items())
     return "–" if value is None else str(value)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from lowcurve import text
 from lowcurve.experiments.results import Result
-from lowcurve.plots import draw_chart, save
+from lowcurve.plots import draw_chart, save_figure
 
 SHADES = ("#b9d4ef", "#d3e3f4", "#edf3fa", "#fcf0e9", "#f8ddcd", "#f2c5aa")  # from the first class to the second
 
@@ -18,7 +18,7 @@ def draw_curves(result: Result, folder: Path) -> list[Path]:
         written += draw_chart(curve, f"{result.title}\n{result.setting}", folder / stem)
     if outlines := result.extra.get("outlines"):
         # as SVG it would be as large as all the rest together
-        written += save(_boundaries(outlines), folder / f"{result.experiment}-boundaries", {"png": 100})
+        written += save_figure(_boundaries(outlines), folder / f"{result.experiment}-boundaries", {"png": 100})
     return written
 
 

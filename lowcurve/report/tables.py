@@ -11,10 +11,10 @@ from lowcurve.experiments.results import Result
 VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?", "not measured": "–"}
 
 
-def number(mean: float | None, std: float | None = None, digits: int = 2) -> str:
+def number_text(mean: float | None, std: float | None = None, digits: int = 2) -> str:
     """Print mean ± std with `digits` decimals; large numbers need none, missing ones are a dash.
 
-    >>> number(77.4213, 0.104), number(6061.96), number(None), number(0.00123)
+    >>> number_text(77.4213, 0.104), number_text(6061.96), number_text(None), number_text(0.00123)
     ('77.42 ± 0.10', '6062', '–', '0.0012')
     """
     if mean is None:
@@ -36,7 +36,7 @@ def with_interval(judged: dict[str, Any], digits: int) -> str:
     >>> with_interval({"ours": 0.1441, "low": 0.106, "high": 0.1803}, 3), with_interval({"ours": None}, 3)
     ('0.144 [0.106, 0.180]', '–')
     """
-    return number(judged["ours"], digits=digits) + _brackets(judged, digits)
+    return number_text(judged["ours"], digits=digits) + _brackets(judged, digits)
 
 
 def _brackets(part: dict[str, Any], digits: int) -> str:
@@ -53,13 +53,13 @@ def ours_in_full(row: dict[str, Any], column: dict[str, Any]) -> str:
 def ours(row: dict[str, Any], column: dict[str, Any]) -> str:
     """Print our cell of a row."""
     cell = row["cells"].get(column["key"])
-    return number(cell["mean"], cell["std"], column["digits"]) if cell else "–"
+    return number_text(cell["mean"], cell["std"], column["digits"]) if cell else "–"
 
 
 def paper(row: dict[str, Any], column: dict[str, Any]) -> str:
     """Print the paper's cell of a row."""
     found = row["paper"].get(column["key"])
-    return number(found[0], found[1], column["digits"]) if found else "–"
+    return number_text(found[0], found[1], column["digits"]) if found else "–"
 
 
 def has_paper(result: Result) -> bool:
@@ -72,13 +72,13 @@ def runs(row: dict[str, Any]) -> str:
     return str(len(row["runs"]))
 
 
-def markdown(result: Result) -> str:
+def markdown_table(result: Result) -> str:
     """Return the table, the paper's numbers in a second one, verdicts, and the command that makes it again."""
     return "\n".join([f"## {text.markdown(result.title)}", "", *markdown_body(result), ""])
 
 
 def markdown_body(result: Result) -> list[str]:
-    """Return the lines of `markdown` below its heading."""
+    """Return the lines of `markdown_table` below its heading."""
     lines = [text.markdown(f"{result.source}; here {_where(result)}."), ""]
     lines += _grid(result, "ours", ours_in_full)
     if has_paper(result):
@@ -88,7 +88,7 @@ def markdown_body(result: Result) -> list[str]:
         lines += [
             f"| {text.markdown(v['text'])}{_by(v)} | {text.markdown_code(v['formula'])} | "
             f"{with_interval(v, 3)} | {VERDICT_MARKS[v['verdict']]} {v['verdict']}{_seeds(v)} | "
-            f"{number(v['paper'], digits=3)} |"
+            f"{number_text(v['paper'], digits=3)} |"
             for v in result.verdicts
         ]
     lines += ["", *(f"- {text.markdown(note)}" for note in result.notes)] if result.notes else []
@@ -110,7 +110,7 @@ def _grid(result: Result, which: str, cell: Any) -> list[str]:
     return lines
 
 
-def latex(result: Result) -> str:
+def latex_table(result: Result) -> str:
     """Return a booktabs table, ours above the paper's where it has any."""
     columns = "l" + "r" * len(result.columns)
     lines = [r"\begin{tabular}{" + columns + "}", r"\toprule"]

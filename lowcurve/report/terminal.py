@@ -10,8 +10,8 @@ from rich.text import Text
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result
-from lowcurve.report.tables import VERDICT_MARKS, has_paper, number, ours, with_interval
-from lowcurve.text import plain
+from lowcurve.report.tables import VERDICT_MARKS, has_paper, number_text, ours, with_interval
+from lowcurve.text import one_line
 
 COLORS = {"holds": "green", "does not hold": "red", "cannot tell": "yellow", "not measured": "dim"}
 
@@ -23,14 +23,14 @@ def print_result(console: Console, result: Result) -> None:
         console.print(_table(result, columns, first=place == 0, last=place + 1 == len(blocks)))
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
-        value = f"ours {with_interval(verdict, 3)}, paper {number(verdict['paper'], digits=3)}"
-        formula = f"{plain(verdict['formula'])}: {value}"
-        console.print(Text.assemble(" ", (mark, color), f" {plain(verdict['text'])}  ", (formula, "dim")))
+        value = f"ours {with_interval(verdict, 3)}, paper {number_text(verdict['paper'], digits=3)}"
+        formula = f"{one_line(verdict['formula'])}: {value}"
+        console.print(Text.assemble(" ", (mark, color), f" {one_line(verdict['text'])}  ", (formula, "dim")))
 
 
 def _table(result: Result, columns: list[dict[str, Any]], first: bool, last: bool) -> Table:
     """Return a part of the table: the rows' names and some columns; the number of runs is in the last part."""
-    title = Text(f"{plain(result.title)}\n{plain(result.setting) or 'no runs yet'}")
+    title = Text(f"{one_line(result.title)}\n{one_line(result.setting) or 'no runs yet'}")
     table = Table(
         title=title if first else None,
         title_justify="left",
@@ -42,7 +42,7 @@ def _table(result: Result, columns: list[dict[str, Any]], first: bool, last: boo
     )
     table.add_column("method", no_wrap=True)
     for column in columns:
-        table.add_column(Text(plain(column["label"])), justify="right")
+        table.add_column(Text(one_line(column["label"])), justify="right")
     if last:
         table.add_column("runs", justify="right", no_wrap=True)
     for row in result.rows:
@@ -70,7 +70,7 @@ def _blocks(result: Result, width: int) -> list[list[dict[str, Any]]]:
 def _lines(row: dict[str, Any], column: dict[str, Any]) -> list[str]:
     """Return our number, and the paper's mean; a terminal is too narrow for both spreads."""
     printed = row["paper"].get(column["key"])
-    return [ours(row, column), *([number(printed[0], digits=column["digits"])] if printed else [])]
+    return [ours(row, column), *([number_text(printed[0], digits=column["digits"])] if printed else [])]
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> Text:

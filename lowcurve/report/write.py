@@ -12,12 +12,12 @@ from lowcurve.experiments.results import Result, load_results
 from lowcurve.experiments.weights import FOLDER as WEIGHTS
 from lowcurve.experiments.weights import read_manifest
 from lowcurve.files import make_folder, read_bytes, write_atomic
-from lowcurve.report.overview import fold, overview
+from lowcurve.report.overview import folded_lines, overview
 from lowcurve.report.plots import draw_curves
-from lowcurve.report.tables import csv_text, latex, markdown, markdown_body, number
+from lowcurve.report.tables import csv_text, latex_table, markdown_body, markdown_table, number_text
 
 MARKER = "<!-- below this line: made by `lowcurve report` -->"
-FORMS = {"md": markdown, "tex": latex, "csv": csv_text}
+FORMS = {"md": markdown_table, "tex": latex_table, "csv": csv_text}
 
 
 def write_result(result: Result, folder: Path) -> list[Path]:
@@ -48,12 +48,12 @@ def index(folder: Path) -> str:
     if pictures:
         lines += ["", "## Pictures"]
     for source, result in pictures.items():
-        shown = [_image(result, drawn, folder) for drawn in figures(source)]
+        shown = [_image(result, drawn, folder) for drawn in figure_files(source)]
         lines += ["", f"{text.markdown(f'{result.title}. {result.setting}')} (`{result.preset}`).", "", *shown]
     lines += ["", "## Tables"]
     for source, result in results.items():
         title = f"{result.experiment} ({result.preset}): {result.title}"
-        lines += ["", *fold(title, _details(source, result, folder, pictured=source in pictures))]
+        lines += ["", *folded_lines(title, _details(source, result, folder, pictured=source in pictures))]
     lines += _weights(folder)
     return head + MARKER + "\n\n" + "\n".join(lines) + "\n"
 
@@ -63,7 +63,7 @@ def _pictures(results: Mapping[Path, Result]) -> dict[Path, Result]:
     size = {name: position for position, name in enumerate(PRESETS)}
     chosen: dict[str, Path] = {}
     for source in sorted(results, key=lambda source: size.get(results[source].preset, -1)):
-        if figures(source):
+        if figure_files(source):
             chosen[results[source].experiment] = source
     order = {name: position for position, name in enumerate(EXPERIMENTS)}
     return {
@@ -74,7 +74,7 @@ def _pictures(results: Mapping[Path, Result]) -> dict[Path, Result]:
 
 def _details(source: Path, result: Result, folder: Path, pictured: bool) -> list[str]:
     place = quote(source.relative_to(folder).with_suffix("").as_posix())
-    drawn = [] if pictured else [_image(result, path, folder) for path in figures(source)]
+    drawn = [] if pictured else [_image(result, path, folder) for path in figure_files(source)]
     files = f"Files: [JSON]({place}.json), [CSV]({place}.csv), [LaTeX]({place}.tex)."
     return [*markdown_body(result), "", *drawn, *([""] if drawn else []), files]
 
@@ -90,7 +90,7 @@ def _weights(folder: Path) -> list[str]:
         return []
     head = ["", "| run | accuracy (%) | SHA-256 of the weights |", "|---|--:|---|"]
     rows = [
-        f"| [{text.markdown(name)}]({WEIGHTS}/{quote(name)}) | {number(100 * one['accuracy'])} | "
+        f"| [{text.markdown(name)}]({WEIGHTS}/{quote(name)}) | {number_text(100 * one['accuracy'])} | "
         f"{text.markdown_code(one['sha256'])} |"
         for name, one in kept.items()
     ]
@@ -98,7 +98,7 @@ def _weights(folder: Path) -> list[str]:
         "`lowcurve measure`, `attack`, `certify` and `lc.load` take each of these folders as a run; the digests of the "
     )
     use += f"samples that each was trained and tested on are in [the manifest]({WEIGHTS}/manifest.json)."
-    return ["", "## Weights", "", *fold(f"Final weights of {len(kept)} runs", [use, *head, *rows])]
+    return ["", "## Weights", "", *folded_lines(f"Final weights of {len(kept)} runs", [use, *head, *rows])]
 
 
 def _by_hand(path: Path) -> str:
@@ -111,6 +111,6 @@ def _by_hand(path: Path) -> str:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', 0) or error}; move it away") from None
 
 
-def figures(source: Path) -> list[Path]:
+def figure_files(source: Path) -> list[Path]:
     """Return the pictures that were drawn of the result in the file `source`."""
     return [path for name in ("", "-boundaries") if (path := source.with_name(f"{source.stem}{name}.png")).is_file()]

@@ -19,7 +19,7 @@ from lowcurve.layers.traits import smooth
 from lowcurve.surgery.pretrained import guard
 from lowcurve.surgery.probe import probe
 from lowcurve.surgery.record import remember
-from lowcurve.surgery.refuse import is_linear_layer, refuse_overwritten, refuse_unconvertible, refuse_wrapped
+from lowcurve.surgery.refuse import is_linear_layer, refuse_overwritten_outputs, refuse_unconvertible, refuse_wrapped
 from lowcurve.surgery.replace import (
     Surgery,
     lipschitz_parts,
@@ -93,7 +93,7 @@ def convert(
     if activation:
         replace_activations(surgery, origins, init_beta, learn=activation == "learn")
         _verify(surgery.model, example_input, untouched)
-        refuse_overwritten(surgery.model, example_input)
+        refuse_overwritten_outputs(surgery.model, example_input)
     together(surgery.model)
     options = {"activation": activation, "batchnorm": batchnorm, "spectral": spectral, "skip": list(skip)}
     options |= {"last_layer": last_layer}

@@ -1,7 +1,7 @@
 """What is inside an example input or an output? Tensors, nested in tuples, lists, mappings and objects with `logits`.
 
-A kind of container that is not known here is registered with `tensors`, and with `cloned` where models may overwrite
-what is inside.
+A kind of container that is not known here is registered with `tensors`, and with `clone_tensors` where models may
+overwrite what is inside.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,21 +56,21 @@ def _(value: Mapping) -> Iterator[Tensor]:
 
 
 @singledispatch
-def cloned(value: Any) -> Any:
+def clone_tensors(value: Any) -> Any:
     """Return the same with a clone of every tensor inside."""
     return value
 
 
-cloned.register(Tensor, Tensor.clone)
+clone_tensors.register(Tensor, Tensor.clone)
 
 
-@cloned.register
+@clone_tensors.register
 def _(value: dict) -> Any:
-    return type(value)((key, cloned(item)) for key, item in value.items())
+    return type(value)((key, clone_tensors(item)) for key, item in value.items())
 
 
-@cloned.register(tuple)
-@cloned.register(list)
+@clone_tensors.register(tuple)
+@clone_tensors.register(list)
 def _(value: Any) -> Any:
-    items = [cloned(item) for item in value]
+    items = [clone_tensors(item) for item in value]
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -14,7 +14,7 @@ from torch import nn
 from lowcurve.errors import UserError
 from lowcurve.files import make_folder, write_atomic
 
-METHOD = "save_pretrained"
+SAVE_PRETRAINED = "save_pretrained"
 _REASON = (
     "a converted or folded model cannot be kept by save_pretrained: from_pretrained would build the network with its "
     "old layers and give other logits. Keep it by lowcurve.save(model, FOLDER) and bring it back by "
@@ -34,7 +34,7 @@ class _Refusal:
         It is known by its `state_dict=`, a dict or None for the model's own.
         """
         owner = self._owner()
-        if "state_dict" not in options or owner is None or vars(owner).get(METHOD) is not self:
+        if "state_dict" not in options or owner is None or vars(owner).get(SAVE_PRETRAINED) is not self:
             raise UserError(_REASON)
         state = options["state_dict"] or owner.state_dict()
         weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
@@ -53,5 +53,5 @@ class _Refusal:
 def guard(model: nn.Module) -> None:
     """Put a refusal in place of the method of every module that has one."""
     for module in model.modules():
-        if callable(getattr(type(module), METHOD, None)):
-            module.__dict__[METHOD] = _Refusal(module)
+        if callable(getattr(type(module), SAVE_PRETRAINED, None)):
+            module.__dict__[SAVE_PRETRAINED] = _Refusal(module)

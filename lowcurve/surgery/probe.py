@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from lowcurve.errors import UserError
 from lowcurve.observe import observing
 from lowcurve.outputs import logits_of
-from lowcurve.surgery.nested import as_call, cloned, tensors
+from lowcurve.surgery.nested import as_call, clone_tensors, tensors
 from lowcurve.surgery.rules import AFTER_THE_LAST, ATTENTIONS, MATRIX_PRODUCTS, SOFTMAXES
 
 LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -175,7 +175,7 @@ def run_once(model: nn.Module, example_input: Any) -> Probe:
 
 
 def _run(model: nn.Module, example_input: Any, training: bool) -> Probe:
-    args, kwargs = cloned(as_call(model, example_input))  # the model may overwrite its input
+    args, kwargs = clone_tensors(as_call(model, example_input))  # the model may overwrite its input
     watch = Probe()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     forked = torch.random.fork_rng(devices=list(devices))

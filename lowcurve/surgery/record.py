@@ -42,7 +42,7 @@ def conversions(model: nn.Module) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def restore(model: nn.Module, baked: Mapping[str, Mapping[str, Any]]) -> None:
+def restore_numbers(model: nn.Module, baked: Mapping[str, Mapping[str, Any]]) -> None:
     """Give activations the numbers that a folded model has in its code."""
     for name, state in baked.items():
         for key, value in state.items():

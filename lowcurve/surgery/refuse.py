@@ -70,7 +70,7 @@ def refuse_unconvertible(
         raise UserError("this model could only be converted in part. " + "; ".join(problems[:_SHOWN]) + more)
 
 
-def refuse_overwritten(model: nn.Module, example_input: Any) -> None:
+def refuse_overwritten_outputs(model: nn.Module, example_input: Any) -> None:
     """Refuse a model that changes the output of a centered softplus in place: its gradients are computed from that."""
     outputs: list[tuple[nn.Module, Tensor, int]] = []
 

@@ -103,7 +103,7 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
     return tensors
 
 
-def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a checkpoint's tensors back where `training_tensors` took them from."""
     weights = {name[6:]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("model.")}
     where = f"checkpoint {checkpoint.position.total}"

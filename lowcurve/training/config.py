@@ -18,7 +18,7 @@ from pydantic import (
 
 from lowcurve.data import DATASETS, Dataset, load_dataset
 from lowcurve.errors import UserError, unknown_name
-from lowcurve.methods import find_method, resolve, sharpness
+from lowcurve.methods import find_method, initial_sharpness, terms_of
 from lowcurve.models import MODELS
 from lowcurve.objectives import TERMS
 from lowcurve.training.coefficients import MethodConfig, method_section
@@ -124,9 +124,9 @@ class Config(Section):
     def _possible(self) -> "Config":
         """Refuse what cannot work together."""
         method = self.method.method
-        every = resolve(replace(method, terms=tuple(TERMS)), self.method.coefficients)
+        every = terms_of(replace(method, terms=tuple(TERMS)), self.method.coefficients)
         terms = {name: term for name, term in every.items() if name in method.terms}
-        sharpest = sharpness(method, self.method.init_beta)
+        sharpest = initial_sharpness(method, self.method.init_beta)
         for term in every.values():
             if (problem := term.refusal(terms, sharpest)) is not None:
                 raise ValueError(problem)

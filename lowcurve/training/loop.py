@@ -30,12 +30,12 @@ from lowcurve.training.distributed import World, naming_losses, processes
 from lowcurve.training.interrupt import StopRequest, stop_requests
 from lowcurve.training.log import Log, Meter, constants
 from lowcurve.training.machine import flushed_denormals, given_threads, kept_memory
-from lowcurve.training.network import keep_source, network, start_from
+from lowcurve.training.network import keep_source, make_network, start_from
 from lowcurve.training.optimizer import learning_rate, make_optimizer
 from lowcurve.training.runs import Run, run_environment
 from lowcurve.training.session import Session
 from lowcurve.training.smoothing import Ceilings, coefficients, train_only_smoothness
-from lowcurve.training.start import Resume, claim
+from lowcurve.training.start import Resume, hold_folder
 from lowcurve.training.step import TrainingStep
 from lowcurve.training.sync import synchronize
 
@@ -58,7 +58,7 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
         processes(config.train.device) as world,
         stop_requests() as request,  # torchrun stops the others when one is lost: they say so first
         naming_losses(world),
-        claim(config, resume, world, factory) as run,
+        hold_folder(config, resume, world, factory) as run,
     ):
         if run.finished:
             return run
@@ -122,7 +122,7 @@ def _network(config: Config, world: World, run: Run, dataset: Dataset, resumed: 
     torch.manual_seed(config.train.seed)
     shape = dataset.input_size, dataset.num_classes
     if config.model.source is None or resumed:
-        model = network(config, *shape, run.folder, run.factory)
+        model = make_network(config, *shape, run.folder, run.factory)
     else:
         model = start_from(config, *shape, run.factory)
     model = model.to(world.device).train()

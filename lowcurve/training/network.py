@@ -21,7 +21,7 @@ from lowcurve.training.config import Config, dump_config, read_config
 SOURCE = "source"  # folder in a run that keeps the recipe of the run it started from
 
 
-def network(
+def make_network(
     config: Config, input_size: tuple[int, ...], num_classes: int, folder: Path, factory: Factory | None = None
 ) -> nn.Module:
     """Return the architecture of the run in `folder`, with weights from the global generator.
@@ -44,7 +44,7 @@ def network(
         )
     if kept_source(folder):
         before = read_config(folder / SOURCE / "config.toml")
-        net = network(before, input_size, num_classes, folder / SOURCE, factory)
+        net = make_network(before, input_size, num_classes, folder / SOURCE, factory)
         _check_skip(config, before)
         method = _rest(method, before.method.method)
     elif factory is None:
@@ -91,7 +91,7 @@ def own_factory(config: Config) -> str | None:
 
 
 def keep_source(source: str, folder: Path) -> None:
-    """Copy the recipes of the run that `source` names and of its own sources: `network` needs no other folder."""
+    """Copy the recipes of the run that `source` names and of its own sources: `make_network` needs no other folder."""
     if Path(source).is_dir():
         before = read_config(Path(source) / "config.toml")
         write_atomic(own_folder(folder, SOURCE) / "config.toml", dump_config(before))

@@ -27,7 +27,7 @@ from lowcurve.files import read_bytes, write_atomic
 from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.config import Config, read_config
 from lowcurve.training.log import read_metrics
-from lowcurve.training.network import network
+from lowcurve.training.network import make_network
 from lowcurve.training.saving import is_saved, load_saved
 
 
@@ -97,7 +97,7 @@ def load(run: Run | Path | str, model: nn.Module | None = None, factory: Factory
     if model is None or model.state_dict().keys() != weights.keys():
         make = factory or run.factory if model is None else partial(copy.deepcopy, model)
         with torch.random.fork_rng(devices=[]):
-            model = network(config, *_shape(run), run.folder, make)
+            model = make_network(config, *_shape(run), run.folder, make)
     load_weights(model, weights, str(run.folder))
     return model.eval()
 

@@ -21,7 +21,7 @@ from lowcurve.factory import Factory, load_factory
 from lowcurve.files import lock, make_folder, read_bytes, write_atomic, write_json
 from lowcurve.surgery.convert import convert
 from lowcurve.surgery.fold import fold
-from lowcurve.surgery.record import FOLD, conversions, example, restore
+from lowcurve.surgery.record import FOLD, conversions, example, restore_numbers
 from lowcurve.training.checkpoint import load_weights
 from lowcurve.training.hub import CARD, model_card
 
@@ -103,7 +103,7 @@ def _converted(net: nn.Module, notes: list[dict[str, Any]], folder: Path) -> nn.
     for note in notes[len(conversions(net)) :]:
         try:
             if FOLD in note:
-                restore(net, note[FOLD])
+                restore_numbers(net, note[FOLD])
                 net = fold(net, example(note.get("input")))
                 continue
             options = {"last_layer": "unit", **note}  # as it was before notes told

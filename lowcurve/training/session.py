@@ -16,7 +16,7 @@ from lowcurve.training.checkpoint import (
     Checkpoint,
     Position,
     load_weights,
-    restore,
+    restore_training,
     save_checkpoint,
     training_tensors,
 )
@@ -88,7 +88,7 @@ class Session:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint."""
-        restore(checkpoint, self.model, self.optimizer)
+        restore_training(checkpoint, self.model, self.optimizer)
         sums, position = checkpoint.tensors.get("meter"), checkpoint.position
         if sums is None or (sums.dtype, sums.shape) != (torch.float64, self.meter.sums.shape):
             raise UserError(f"checkpoint {position.total} belongs to another method; start the run anew")

@@ -28,7 +28,7 @@ MAY_DIFFER = {
 
 
 @contextmanager
-def claim(config: Config, resume: Resume, world: World, factory: Factory | None = None) -> Iterator[Run]:
+def hold_folder(config: Config, resume: Resume, world: World, factory: Factory | None = None) -> Iterator[Run]:
     """Hold the run's folder for this training, or say why not; every process learns of a refusal."""
     problem: UserError | None = None
     shared = {key: value for key, value in _settings(config).items() if key not in ("data.dir", "train.device")}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.errors import UserError
-from lowcurve.methods import Method, resolve
+from lowcurve.methods import Method, terms_of
 from lowcurve.objectives.passes import Passes
 
 
@@ -29,7 +29,7 @@ class TrainingStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model, self.dtype = model, dtype
-        self.terms = resolve(method, coefficients)
+        self.terms = terms_of(method, coefficients)
 
     def __call__(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """Set every parameter's gradient of the whole loss; return its summands and the batch's accuracy.

@@ -19,8 +19,13 @@ def test_seed_content_type_and_trial_each_give_another_stream() -> None:
     changed[:, 5] = torch.nextafter(changed[:, 5], torch.tensor(1.0))
     swapped = x[:, [1, 0, 2, 3, 4, 5]]
     key = randomness.keys(x, 0)
-    others = [randomness.keys(x, 1), randomness.keys(changed, 0), randomness.keys(swapped, 0), randomness.fold(key, 0)]
-    others += [randomness.fold(key, 1), randomness.keys(x.double(), 0)]
+    others = [
+        randomness.keys(x, 1),
+        randomness.keys(changed, 0),
+        randomness.keys(swapped, 0),
+        randomness.derive_keys(key, 0),
+    ]
+    others += [randomness.derive_keys(key, 1), randomness.keys(x.double(), 0)]
     assert all(not bool((key == other).any()) for other in others)
     assert len(torch.cat([key, *others]).unique()) == 50 * 7
 
@@ -43,8 +48,11 @@ def test_neighbouring_numbers_samples_and_trials_are_uncorrelated() -> None:
     pairs = [
         (first[:, 0], first[:, 1]),
         (first[1:, 0], first[:-1, 0]),
-        (first[:, 0], randomness.uniform(randomness.fold(key, 1), 1)[:, 0]),
-        (randomness.uniform(randomness.fold(key, 1), 1)[:, 0], randomness.uniform(randomness.fold(key, 2), 1)[:, 0]),
+        (first[:, 0], randomness.uniform(randomness.derive_keys(key, 1), 1)[:, 0]),
+        (
+            randomness.uniform(randomness.derive_keys(key, 1), 1)[:, 0],
+            randomness.uniform(randomness.derive_keys(key, 2), 1)[:, 0],
+        ),
     ]
     for a, b in pairs:
         assert stats.pearsonr(a, b).pvalue > 1e-3

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowcurve.data import load_dataset
-from lowcurve.evaluation.measurement import PER_SAMPLE, Samples, read_written, written
+from lowcurve.evaluation.measurement import PER_SAMPLE, Budget, read_written, written
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments import attacks, autoattack, discrepancy, geometry, gradient_robustness, saliency
 from lowcurve.experiments.claims import Claim, middle
@@ -15,7 +15,7 @@ from lowcurve.experiments.discrepancy import gaps
 from lowcurve.experiments.experiment import Column
 from lowcurve.experiments.redraw import DRAWS, redraw
 
-FEW = Samples(geometry=12, stability=6, pgd=20, pgd_steps=3, strong=12, apgd_steps=3, square_queries=10)
+FEW = Budget(geometry=12, stability=6, pgd=20, pgd_steps=3, strong=12, apgd_steps=3, square_queries=10)
 COLUMNS = (Column("c", "c"), Column("c_median", "c"), Column("gap_curvature", "c"))
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from lowcurve.cli import app
 from lowcurve.errors import UserError
-from lowcurve.evaluation.measurement import Samples
+from lowcurve.evaluation.measurement import Budget
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.collect import collect
 from lowcurve.experiments.executor import _here, open_pool
@@ -39,7 +39,7 @@ TINY = Preset(
         "train.batch_size": 16,
     },
     seeds=(0,),
-    samples=Samples(geometry=8, stability=4, pgd=8, pgd_steps=2, strong=4, apgd_steps=2, square_queries=3),
+    samples=Budget(geometry=8, stability=4, pgd=8, pgd_steps=2, strong=4, apgd_steps=2, square_queries=3),
 )
 TABLE = replace(EXPERIMENTS["table-geometry"], data="digits", model="mlp", rows=rows("standard", "lcnn"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Task
-from lowcurve.evaluation.store import find, missing, take, taken
+from lowcurve.evaluation.store import find_taken, missing, take, taken
 
 COUNT = {"calls": 0}
 
@@ -32,7 +32,7 @@ def test_lines_are_added_and_found_by_name_and_settings(run):
     take(MANY, None, run)
     assert (run / "measurements.jsonl").read_bytes().startswith(before)
     assert missing(run, [FEW, MANY]) == []
-    assert find(taken(run), FEW)["values"]["calls"] + 1 == find(taken(run), MANY)["values"]["calls"]
+    assert find_taken(taken(run), FEW)["values"]["calls"] + 1 == find_taken(taken(run), MANY)["values"]["calls"]
     assert missing(run, [Task("other", count, {"samples": 2})]) != []
 
 
@@ -60,7 +60,7 @@ def test_files_of_earlier_versions_are_read(run):
     (run / "experiments" / "count.json").write_text(json.dumps(old))
     (run / "experiments" / "damaged.json").write_text("{")
     assert missing(run, [FEW]) == []
-    assert find(taken(run), FEW)["values"] == {"calls": 7}
+    assert find_taken(taken(run), FEW)["values"] == {"calls": 7}
 
 
 @pytest.mark.parametrize(

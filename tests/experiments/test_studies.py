@@ -13,7 +13,7 @@ from lowcurve.errors import UserError
 from lowcurve.evaluation.subject import Subject
 from lowcurve.experiments import EXPERIMENTS, label_noise, small_data
 from lowcurve.experiments.experiment import Column
-from lowcurve.experiments.intervals import figures, interval
+from lowcurve.experiments.intervals import interval, level_figures
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.request import request, request_all
 from lowcurve.training.config import dump_config, parse_config
@@ -85,7 +85,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
         "b-1": {0: {"accuracy": 0.6}, 1: {"accuracy": 0.8}, 2: {"accuracy": 0.1}},
         "a-2": {0: {"accuracy": 0.9}},
     }
-    level, apart = figures(measured, rows, {"a": "A", "b": "B"}, "x", [Column("accuracy", "Acc.", scale=100.0)])
+    level, apart = level_figures(measured, rows, {"a": "A", "b": "B"}, "x", [Column("accuracy", "Acc.", scale=100.0)])
     assert [line["x"] for line in level["lines"]] == [[1.0, 2.0], [1.0]]
     assert level["lines"][1]["y"] == [pytest.approx(50.0)]
     (line,) = apart["lines"]

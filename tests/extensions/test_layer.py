@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import Channelwise
-from lowcurve.guarantees.layers import layer_step, number
+from lowcurve.guarantees.layers import layer_step, scalar
 from lowcurve.guarantees.steps import Step
 from lowcurve.layers.traits import plain
 from lowcurve.surgery.rules import REPLACED, Rule
@@ -37,7 +37,7 @@ def test_a_layer_is_certified() -> None:
 
     @layer_step.register(Half)
     def _(module: Half, shape: Any, output: Any) -> Step:
-        return Channelwise(number(0.5), number(0.0))
+        return Channelwise(scalar(0.5), scalar(0.0))
 
     twin = net(nn.Identity())
     with torch.no_grad():

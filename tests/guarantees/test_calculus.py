@@ -9,7 +9,7 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.calculus import Bend, Block, Gains, added, concatenated, linear
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.theorem import chain_curvature
 from tests.guarantees.oracles import margin_hessian_norm, softplus_net
 
@@ -136,7 +136,7 @@ def test_traced_steps_compute_what_the_model_computes():
     for kind in KINDS:
         model, shape = softplus_net(kind, 2.0, seed=1)
         x = torch.randn(6, *shape)
-        torch.testing.assert_close(network(model, shape).values(x)[-1], model(x).double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(trace_network(model, shape).values(x)[-1], model(x).double(), rtol=1e-5, atol=1e-5)
 
 
 class Odd(nn.Module):

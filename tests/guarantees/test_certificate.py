@@ -15,8 +15,8 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.attacks.boundary import boundary_distance
 from lowcurve.errors import UserError
-from lowcurve.guarantees.expansion import curvature, expand, knapsack
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.expansion import curvature_within, expand, knapsack
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.radius import combined_radius
 from tests.guarantees.oracles import softplus_net
 
@@ -85,12 +85,12 @@ def test_the_expansion_bounds_margins_at_every_distance(kind, normalized):
     """m(x+Δ) ≥ m − g‖Δ‖ − K‖Δ‖²/2 at small, large and worst directions, and K ≤ the data-free Hessian bound."""
     for seed, beta in enumerate((0.5, 2.0, 8.0)):
         model, shape = softplus_net(kind, beta, seed, normalized)
-        net = network(model, shape)
+        net = trace_network(model, shape)
         g = torch.Generator().manual_seed(seed)
         x = torch.randn(8, *shape, generator=g)
         y = torch.randint(3, (8,), generator=g)
         at = expand(net, x, y)
-        bent = curvature(net, at, net.reaches())
+        bent = curvature_within(net, at, net.reaches())
         assert bool((bent <= lc.bounds(model, shape).margin_hessian[y] + 1e-9).all())
         for length in (1e-2, 0.3, 2.0, 20.0):
             for sign in (1, -1):

@@ -14,7 +14,7 @@ from lowcurve.guarantees.arithmetic import FLOAT32
 from lowcurve.guarantees.expansion import expand_outputs
 from lowcurve.guarantees.explained_loss import _shift
 from lowcurve.guarantees.gradient_rounding import Executed, gradient_errors
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.rounding import Error, jacobian_error, rounding
 from lowcurve.guarantees.steps import Ball
 from lowcurve.layers.rectifiers import SmoothClip
@@ -191,7 +191,7 @@ def test_slopes_in_float32_are_as_good_as_the_bound_says(module):
 def test_gradients_in_float32_are_as_good_as_the_bound_says(kind, beta):
     """Executed gradients in the balls of several nets, against those of a copy in float64."""
     model, shape = softplus_net(kind, beta=beta, seed=5)
-    net, x, length = network(model, shape), torch.randn(20, *shape), 0.2
+    net, x, length = trace_network(model, shape), torch.randn(20, *shape), 0.2
     y, other = torch.zeros(20).long(), torch.ones(20).long()
     at = expand_outputs(net, x, lambda logits: logits[:, :1] - logits[:, 1:2])
     ball = Ball(torch.full((20,), length).double(), at.blur)

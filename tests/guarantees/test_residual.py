@@ -9,7 +9,7 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import FLOAT32
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.residual import Residual
 from lowcurve.guarantees.rounding import rounding
 from tests.guarantees.oracles import dense_matrix
@@ -66,7 +66,7 @@ def test_jacobians_have_norm_one_at_most_and_the_bound_says_so(activation):
         x = 3 * torch.randn(12, *shape, dtype=torch.float64)
         found = torch.func.vmap(torch.func.jacrev(lambda v, block=block: block(v[None])[0].flatten()))(x)
         norms = torch.linalg.matrix_norm(found.detach().flatten(2), ord=2)
-        step = network(nn.Sequential(block, nn.Flatten()), shape).nodes[3].step
+        step = trace_network(nn.Sequential(block, nn.Flatten()), shape).nodes[3].step
         assert isinstance(step, Residual) and 1 <= step.gains.n22 <= 1 + 1e-5
         assert float(norms.max()) <= 1 + 1e-12 and float(norms.max()) > 0.5
 
@@ -76,7 +76,7 @@ def test_a_scale_that_is_too_large_loosens_the_constant(monkeypatch):
     block, shape = random_block((), 1, "zeros", 5)
     honest = block.scale()
     monkeypatch.setattr(type(block), "scale", lambda self: 1.5 * honest.to(self.weight))
-    step = network(nn.Sequential(block), shape).nodes[3].step
+    step = trace_network(nn.Sequential(block), shape).nodes[3].step
     matrix, _ = matrices(block, shape)
     jacobian = torch.eye(3, dtype=torch.float64) - matrix.T @ torch.diag(1.5 * honest.detach()) @ matrix
     assert step.gains.n22 > 1.5 and float(torch.linalg.matrix_norm(jacobian, ord=2)) <= step.gains.n22
@@ -95,7 +95,7 @@ def deep(blocks, activation=None):
 def test_depth_costs_neither_slope_nor_rounding(activation):
     x = torch.rand(4, 2)
     for blocks in (2, 20):
-        net = network(deep(blocks, activation), (2,))
+        net = trace_network(deep(blocks, activation), (2,))
         assert float(net.reaches()[-2].lipschitz.max()) <= 1 + 1e-4
         errors = rounding(net, net.values(x), net.reaches(), torch.full((4,), 0.1).double(), FLOAT32)
         assert float(errors[-1].parts.max()) < 2e-5 * blocks

@@ -11,7 +11,7 @@ import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.arithmetic import FLOAT32, FLOAT64, arithmetic
 from lowcurve.guarantees.expansion import expand
-from lowcurve.guarantees.graph import network
+from lowcurve.guarantees.graph import trace_network
 from lowcurve.guarantees.rounding import rounding, slope_errors
 from lowcurve.layers.batchnorm import LipschitzBatchNorm2d
 from lowcurve.layers.residual import Normalize
@@ -70,7 +70,7 @@ def rough_nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 
 def within(model, shape, x, radius):
     """Return errors of float32 at random points of the balls beside what is allowed there."""
-    net = network(model, shape)
+    net = trace_network(model, shape)
     values = net.values(x)
     allowed = rounding(net, values, net.reaches(), torch.full((len(x),), radius).double(), FLOAT32)[-1].parts
     worst = torch.zeros_like(allowed)
@@ -104,7 +104,7 @@ def test_the_bound_holds_in_exact_arithmetic():
     layers = [nn.Linear(3, 4), nn.Linear(4, 3)]
     layers[1].weight.data.mul_(3e3)
     model, x = nn.Sequential(*layers), torch.randn(5, 3) * 1e3
-    net = network(model, (3,))
+    net = trace_network(model, (3,))
     allowed = rounding(net, net.values(x), net.reaches(), torch.zeros(5).double(), FLOAT32)[-1].parts
     with torch.no_grad():
         found = model(x).tolist()
@@ -152,7 +152,7 @@ def test_flushed_denormals_are_covered():
     with torch.no_grad():
         model[0].weight.mul_(1e-38), model[0].bias.mul_(1e-38)
     x = torch.randn(8, 2)
-    net = network(model, (2,))
+    net = trace_network(model, (2,))
     allowed = rounding(net, net.values(x), net.reaches(), torch.zeros(8).double(), FLOAT32)[-1].parts
     assert torch.set_flush_denormal(True)
     try:
@@ -173,7 +173,7 @@ def test_gradients_that_cancel_are_known_to_be_doubtful():
         model[1].weight.mul_(1e9)
         model[1].weight[:, 25:] = -model[1].weight[:, :25] + 1e-3 * torch.randn(50, 25)
         model[0].weight[25:] = model[0].weight[:25]
-    net = network(model, (2,))
+    net = trace_network(model, (2,))
     x, y = torch.randn(1, 2).double(), torch.tensor([0])
     at = expand(net, x, y)
     rows = [[Fraction(v) for v in row] for row in (model[2].weight[0] - model[2].weight[1])[None].tolist()]

@@ -7,7 +7,7 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import Channelwise, Linear
-from lowcurve.guarantees.layers import layer_step, number
+from lowcurve.guarantees.layers import layer_step, scalar
 from lowcurve.guarantees.operator_norm import effective_weight
 from lowcurve.linalg.linear_map import LinearMap
 
@@ -68,7 +68,7 @@ def test_their_layers_are_certified_where_they_are_registered(monkeypatch):
 
     before = dict(layer_step.registry)
     layer_step.register(torchlip.SpectralLinear, linear)
-    layer_step.register(torchlip.ScaleBiasLayer, lambda module, *_: Channelwise(number(module.scalar), number(0.0)))
+    layer_step.register(torchlip.ScaleBiasLayer, lambda module, *_: Channelwise(scalar(module.scalar), scalar(0.0)))
     assert float(unbroken(model, x, y).radius.min()) > 0 and len(layer_step.registry) == len(before) + 2
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lowcurve.kernels import gpu, reference
-from lowcurve.linalg import following, together
+from lowcurve.linalg import bidiagonal, following
 from lowcurve.linalg.linear_map import LinearMap
 from tests.kernels.truth import CASES, softplus_errors
 
@@ -35,7 +35,7 @@ def follow_error() -> float:
         generator = torch.Generator().manual_seed(1)
         u = [torch.randn(1, *m.output_shape, generator=generator) for m in maps]
         v, s = [torch.zeros(1, *m.input_shape) for m in maps], [torch.zeros_like(weight) for weight in weights]
-        with mock.patch.object(following, "DIMENSIONS", 3), mock.patch.object(together, "DIMENSIONS", 3):
+        with mock.patch.object(following, "DIMENSIONS", 3), mock.patch.object(bidiagonal, "DIMENSIONS", 3):
             method(weights, u, v, s, 1, [number for m in maps for number in m.numbers])
         results.append([*u, *v, *s])
     assert all(bool(t.any()) for t in results[0][:2]) and not bool(results[0][2].any())

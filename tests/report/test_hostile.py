@@ -17,7 +17,7 @@ from lowcurve.errors import UserError
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.report.page import render
 from lowcurve.report.plots import draw_curves
-from lowcurve.report.tables import csv_text, latex, markdown
+from lowcurve.report.tables import csv_text, latex_table, markdown_table
 from lowcurve.report.terminal import print_result
 from lowcurve.report.write import write_result
 from tests.report.example import CURVE, IMAGES, OLD, OUTLINES, example, records
@@ -118,7 +118,7 @@ def test_any_single_change_is_shown_or_refused_by_name(tmp_path):
             assert str(path) in str(error) or "found none" in str(error)
             refused += 1
             continue
-        for form in (markdown, latex, csv_text, lambda one: render([one], {})):
+        for form in (markdown_table, latex_table, csv_text, lambda one: render([one], {})):
             form(result)
         print_result(Console(file=io.StringIO()), result)
     assert refused > 100
@@ -189,7 +189,7 @@ def evil():
 
 
 def test_markdown_stays_text():
-    lines = markdown(evil()).splitlines()
+    lines = markdown_table(evil()).splitlines()
     outside_code = re.sub(r"(`+)(?:.(?!\1(?!`)))*.\1", "", "\n".join(lines))
     assert "<script" not in outside_code
     assert "<img" not in outside_code
@@ -200,7 +200,7 @@ def test_markdown_stays_text():
 
 
 def test_latex_stays_text():
-    text = latex(evil())
+    text = latex_table(evil())
     assert "\\input{/etc" not in text
     assert "\\textbackslash{}input\\{/etc/passwd\\}" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]

@@ -8,21 +8,21 @@ import pytest
 from rich.console import Console
 
 from lowcurve.report.plots import draw_curves
-from lowcurve.report.tables import csv_text, latex, markdown, number
+from lowcurve.report.tables import csv_text, latex_table, markdown_table, number_text
 from lowcurve.report.terminal import print_result
 from lowcurve.report.write import MARKER, write_index, write_result
 from tests.report.example import CURVE, OUTLINES, example
 
 
 def test_numbers_keep_what_matters():
-    assert number(0.0, None) == "0.00"
-    assert number(-0.12345, None, 3) == "-0.123"
-    assert number(1143.62, 99.38) == "1144 ± 99.38"
-    assert number(1e-5, None, 2) == "1e-05"
+    assert number_text(0.0, None) == "0.00"
+    assert number_text(-0.12345, None, 3) == "-0.123"
+    assert number_text(1143.62, 99.38) == "1144 ± 99.38"
+    assert number_text(1e-5, None, 2) == "1e-05"
 
 
 def test_markdown_has_ours_the_papers_and_the_command():
-    text = markdown(example())
+    text = markdown_table(example())
     table = [line for line in text.splitlines() if line.startswith("| Standard")]
     assert len(table) == 2  # ours and the paper's
     assert "110.00 ± 14.14" in table[0]
@@ -37,7 +37,7 @@ def test_markdown_has_ours_the_papers_and_the_command():
 
 
 def test_latex_is_balanced_and_escaped():
-    text = latex(example())
+    text = latex_table(example())
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     assert r"110.00 $\pm$ 14.14" in text
     columns = re.search(r"\\begin\{tabular\}\{(l+r+)\}", text).group(1)

@@ -47,7 +47,7 @@ _LENGTHS = (
 )
 
 
-class Layer(ctypes.Structure):
+class LayerNumbers(ctypes.Structure):
     """A convolution as `_power.c` sees it."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in _POINTERS] + [(name, ctypes.c_long) for name in _LENGTHS]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowcurve.kernels.cpu.library import LIBRARY, Layer
+from lowcurve.kernels.cpu.library import LIBRARY, LayerNumbers
 
 
 def iterates(linear_map: Any, *tensors: Tensor) -> bool:
@@ -27,7 +27,7 @@ def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: li
     """
     weights, u, v = ([tensor.contiguous() for tensor in tensors] for tensors in (weights, left, right))
     slopes = [torch.empty_like(weight) for weight in weights]
-    layers = (Layer * len(maps))(*map(_layer, maps, weights, u, v, slopes))
+    layers = (LayerNumbers * len(maps))(*map(_layer, maps, weights, u, v, slopes))
     assert LIBRARY is not None
     rooms = [LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers]
     scratch = weights[0].new_empty(sum(rooms)).split(rooms)
@@ -41,7 +41,7 @@ def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: li
     return slopes
 
 
-def _layer(m: Any, *tensors: Tensor) -> Layer:
+def _layer(m: Any, *tensors: Tensor) -> LayerNumbers:
     above, before = (pair[0] for pair in m.padding)
     sizes = (m.input_shape[0], m.output_shape[0], *m.input_shape[1:], *m.output_shape[1:], *m.kernel, *m.stride)
-    return Layer(*(tensor.data_ptr() for tensor in tensors), None, *sizes, above, before)
+    return LayerNumbers(*(tensor.data_ptr() for tensor in tensors), None, *sizes, above, before)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from lowcurve.kernels import reference
+from lowcurve.kernels.arguments import OptionalTensors
 from lowcurve.kernels.cpu.library import call
 from lowcurve.kernels.cpu.tensors import alike, packed, room_for_blocks, sharpness, takes
-
-Optional = Sequence[Tensor | None]
 
 
 def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
@@ -40,7 +39,11 @@ def unit_weights_gradient(
 
 
 def scales(
-    variances: Sequence[Tensor], weights: Optional, biases: Optional, log_gammas: Sequence[Tensor], eps: Sequence[float]
+    variances: Sequence[Tensor],
+    weights: OptionalTensors,
+    biases: OptionalTensors,
+    log_gammas: Sequence[Tensor],
+    eps: Sequence[float],
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """Return all f w; all f b, of layers that have one; all 1/std in one vector; and every f = min(1, γ / ‖BN‖)."""
     if not takes(*variances, *weights, *biases):
@@ -59,8 +62,8 @@ def scales(
 def scales_gradient(
     grads: Sequence[Tensor],
     bias_grads: Sequence[Tensor],
-    weights: Optional,
-    biases: Optional,
+    weights: OptionalTensors,
+    biases: OptionalTensors,
     gains: Tensor,
     factors: Tensor,
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
@@ -93,7 +96,7 @@ def _numbers(kind: type, values: Iterable[float]) -> _Array:
     return _Array(kind, list(values))
 
 
-def _table(tensors: Optional) -> _Array:
+def _table(tensors: OptionalTensors) -> _Array:
     """Return the addresses of tensors; one that is not packed is copied."""
     kept = [packed(tensor) for tensor in tensors]
     return _Array(ctypes.c_void_p, [None if t is None else t.data_ptr() for t in kept], kept)

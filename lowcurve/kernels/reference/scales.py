@@ -11,13 +11,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lowcurve.kernels.arguments import OptionalTensors
 from lowcurve.kernels.engine import bounded_exp
-
-Optional = Sequence[Tensor | None]
 
 
 def scales(
-    variances: Sequence[Tensor], weights: Optional, biases: Optional, log_gammas: Sequence[Tensor], eps: Sequence[float]
+    variances: Sequence[Tensor],
+    weights: OptionalTensors,
+    biases: OptionalTensors,
+    log_gammas: Sequence[Tensor],
+    eps: Sequence[float],
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """Return all f w; all f b, of layers that have one; all gains in one vector; and every f."""
     gains = [(variance + e).rsqrt() for variance, e in zip(variances, eps, strict=True)]
@@ -31,8 +34,8 @@ def scales(
 def scales_gradient(
     grads: Sequence[Tensor],
     bias_grads: Sequence[Tensor],
-    weights: Optional,
-    biases: Optional,
+    weights: OptionalTensors,
+    biases: OptionalTensors,
     gains: Tensor,
     factors: Tensor,
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:

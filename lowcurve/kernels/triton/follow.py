@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from lowcurve.kernels.triton import follow_kernels as kernels
-from lowcurve.kernels.triton.tables import addresses, numbers
+from lowcurve.kernels.triton.tables import addresses, number_table
 from lowcurve.kernels.triton.unit import blocks
 
 _TILE, _BLOCK, _SQUARINGS = 32, 4096, 12
@@ -42,8 +42,8 @@ def _vectors(shapes: tuple[tuple[int, int], ...], device: torch.device) -> _Vect
     ]
     counts = [triton.cdiv(height, _TILE) * triton.cdiv(width, _TILE) for height, width in shapes]
     first, first_tile = _sums([math.prod(shape) for shape in shapes]), _sums(counts)
-    tiles = numbers(tuple(value for row in rows for value in row), torch.int64, device)
-    firsts = [numbers(table, torch.int64, device) for table in (first, first_tile)]
+    tiles = number_table(tuple(value for row in rows for value in row), torch.int64, device)
+    firsts = [number_table(table, torch.int64, device) for table in (first, first_tile)]
     return _Vectors(tiles, firsts[0], firsts[1], first[-1], first_tile[-1], triton.next_power_of_2(max(counts)))
 
 
@@ -65,7 +65,7 @@ def follow(
     A map is its row of the table in `maps.py`; `grain` has those of all layers' u, one after the other.
     """
     device = weights[0].device
-    table = numbers(tuple(value for row in maps for value in row), torch.int64, device)
+    table = number_table(tuple(value for row in maps for value in row), torch.int64, device)
     inputs = _vectors(tuple((m[0], m[2] * m[3]) for m in maps), device)
     outputs = _vectors(tuple((m[1], m[4] * m[5]) for m in maps), device)
     u, v = weights[0].new_empty(steps + 1, outputs.size), weights[0].new_empty(2, inputs.size)

@@ -1,4 +1,4 @@
-"""The steps of `linalg/together.py` on GPUs: one launch each for all layers of a network.
+"""The steps of `linalg/bidiagonal.py` on GPUs: one launch each for all layers of a network.
 
 Vectors of all layers lie one after the other, in tiles of T x T numbers, the last ones filled up with 0: `first` has
 where a layer's begin, `tiles` the (layer, row, column) of each tile. Lengths are not divided by when a vector is
@@ -18,7 +18,7 @@ from lowcurve.kernels.triton.maps import (
     OUT_W,
     WIDTH,
     applied,
-    number,
+    layer_number,
     outer,
     transposed,
 )
@@ -51,8 +51,8 @@ def _inverse(length, least):
 @triton.jit
 def _spots(table, layer, rows, columns, ROWS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr):
     """Return where a tile of a layer's inputs or outputs lies from their first number on, and what of it exists."""
-    positions = number(table, layer, HIGH) * number(table, layer, WIDE)
-    inside = (rows < number(table, layer, ROWS))[:, None] & (columns < positions)[None, :]
+    positions = layer_number(table, layer, HIGH) * layer_number(table, layer, WIDE)
+    inside = (rows < layer_number(table, layer, ROWS))[:, None] & (columns < positions)[None, :]
     return rows[:, None] * positions + columns[None, :], inside
 
 
@@ -203,19 +203,19 @@ def outer_kernel(
     scale_u = _inverse(_length(squares_u, first_tile_out, layer, MOST), 0.0)
     scale_v = _inverse(_length(squares_v, first_tile_in, layer, MOST), 0.0)
     value = outer(table, layer, mine_u, mine_v, o, k, T) * (scale_u * scale_v)
-    depth = number(table, layer, IN) * number(table, layer, KERNEL_H) * number(table, layer, KERNEL_W)
-    inside = (o < number(table, layer, OUT))[:, None] & (k < depth)[None, :]
+    depth = layer_number(table, layer, IN) * layer_number(table, layer, KERNEL_H) * layer_number(table, layer, KERNEL_W)
+    inside = (o < layer_number(table, layer, OUT))[:, None] & (k < depth)[None, :]
     tl.store(_float32(slopes, layer) + o[:, None] * depth + k[None, :], value, inside)
     row = tl.load(tiles + 3 * tl.program_id(0) + 1)
     column = tl.load(tiles + 3 * tl.program_id(0) + 2)
     across = tl.cdiv(depth, T)
     share = row * across + column
-    step = tl.cdiv(number(table, layer, OUT), T) * across * T
-    size_u = number(table, layer, OUT) * number(table, layer, OUT_H) * number(table, layer, OUT_W)
+    step = tl.cdiv(layer_number(table, layer, OUT), T) * across * T
+    size_u = layer_number(table, layer, OUT) * layer_number(table, layer, OUT_H) * layer_number(table, layer, OUT_W)
     for start in range(share * T, size_u, step):
         at = start + tl.arange(0, T)
         tl.store(_float32(left, layer) + at, scale_u * tl.load(mine_u + at, at < size_u, 0.0), at < size_u)
-    size_v = number(table, layer, IN) * number(table, layer, HEIGHT) * number(table, layer, WIDTH)
+    size_v = layer_number(table, layer, IN) * layer_number(table, layer, HEIGHT) * layer_number(table, layer, WIDTH)
     for start in range(share * T, size_v, step):
         at = start + tl.arange(0, T)
         tl.store(_float32(right, layer) + at, scale_v * tl.load(mine_v + at, at < size_v, 0.0), at < size_v)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from lowcurve.kernels.triton.elementary import entropy_deficit, sharpness, tau_
-from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole_sum
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _all_channels(sums, channels, PARTS: tl.constexpr, C: tl.constexpr):
     """Add up the third kind of sums over all parts and channels."""
     total = tl.zeros([C], tl.float32)
     for start in range(0, channels, C):
-        total += whole(sums, start + tl.arange(0, C), channels, 2, PARTS)
+        total += whole_sum(sums, start + tl.arange(0, C), channels, 2, PARTS)
     return tl.sum(total)
 
 
@@ -61,8 +61,8 @@ def gradient_kernel(
     exists = c < channels
     center = tl.load(mean + c, exists, 0.0)
     gain = tl.load(invstd + c, exists, 0.0)
-    total = whole(sums, c, channels, 0, PARTS)
-    product = whole(sums, c, channels, 1, PARTS) * gain
+    total = whole_sum(sums, c, channels, 0, PARTS)
+    product = whole_sum(sums, c, channels, 1, PARTS) * gain
     if part == 0:
         tl.store(in_weight + c, product, exists)
         tl.store(in_bias + c, total, exists)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from lowcurve.kernels.triton.elementary import sharpness, tau_
-from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole
+from lowcurve.kernels.triton.tiles import loaded, mine, per_channel, store, store_sum, tile, whole_sum
 
 
 @triton.jit
@@ -72,10 +72,11 @@ def _all_channels(
         c = start + tl.arange(0, C)
         r = tl.load(invstd + c, c < channels, 0.0)
         scale = r * per_channel(weight, c, channels, WEIGHT, 1.0)
-        m_v = whole(sums, c, channels, 0, PARTS) / positions
-        a_v = whole(sums, c, channels, 1, PARTS) * r / positions
-        total += scale * whole(sums, c, channels, 3, PARTS) - scale * a_v * r * whole(sums, c, channels, 4, PARTS)
-        total += whole(sums, c, channels, 6, PARTS) - scale * m_v * whole(sums, c, channels, 5, PARTS)
+        m_v = whole_sum(sums, c, channels, 0, PARTS) / positions
+        a_v = whole_sum(sums, c, channels, 1, PARTS) * r / positions
+        total += scale * whole_sum(sums, c, channels, 3, PARTS)
+        total -= scale * a_v * r * whole_sum(sums, c, channels, 4, PARTS)
+        total += whole_sum(sums, c, channels, 6, PARTS) - scale * m_v * whole_sum(sums, c, channels, 5, PARTS)
     return tl.sum(total)
 
 
@@ -92,9 +93,9 @@ def second_kernel(
     r = tl.load(invstd + c, exists, 0.0)
     average = tl.load(t_sum + c, exists, 0.0) / positions
     a_t = tl.load(t_hat + c, exists, 0.0) / positions
-    m_v = whole(sums, c, channels, 0, PARTS) / positions
-    a_v = whole(sums, c, channels, 1, PARTS) * r / positions
-    s = whole(sums, c, channels, 2, PARTS) / positions - a_v * a_t
+    m_v = whole_sum(sums, c, channels, 0, PARTS) / positions
+    a_v = whole_sum(sums, c, channels, 1, PARTS) * r / positions
+    s = whole_sum(sums, c, channels, 2, PARTS) / positions - a_v * a_t
     scale = r * per_channel(weight, c, channels, WEIGHT, 1.0)
     if part == 0:
         tl.store(in_weight + c, r * s * positions, exists)

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lowcurve.kernels.triton.tables import addresses, numbers
+from lowcurve.kernels.arguments import OptionalTensors
+from lowcurve.kernels.triton.tables import addresses, number_table
 
 _BLOCK = 256
-Optional = Sequence[Tensor | None]
 
 
 @triton.jit
@@ -102,7 +102,11 @@ def scales_gradient_kernel(
 
 
 def scales(
-    variances: Sequence[Tensor], weights: Optional, biases: Optional, log_gammas: Sequence[Tensor], eps: Sequence[float]
+    variances: Sequence[Tensor],
+    weights: OptionalTensors,
+    biases: OptionalTensors,
+    log_gammas: Sequence[Tensor],
+    eps: Sequence[float],
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """Return all f w; all f b, of layers that have one; all 1/std in one vector; and every f = min(1, γ / ‖BN‖)."""
     device, first = variances[0].device, _first(variances)
@@ -112,8 +116,8 @@ def scales(
     given = (addresses(t, device) for t in (variances, weights, biases, log_gammas))
     found = (addresses(t, device) for t in (scaled, shifted))
     scales_kernel[(len(variances),)](
-        *given, numbers(tuple(eps), torch.float32, device), *found, gains, factors, numbers(first, torch.int64, device),
-        BLOCK=_BLOCK,
+        *given, number_table(tuple(eps), torch.float32, device), *found, gains, factors,
+        number_table(first, torch.int64, device), BLOCK=_BLOCK,
     )  # fmt: skip
     return scaled, [bias for bias in shifted if bias is not None], gains, factors
 
@@ -121,8 +125,8 @@ def scales(
 def scales_gradient(
     grads: Sequence[Tensor],
     bias_grads: Sequence[Tensor],
-    weights: Optional,
-    biases: Optional,
+    weights: OptionalTensors,
+    biases: OptionalTensors,
     gains: Tensor,
     factors: Tensor,
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
@@ -133,7 +137,7 @@ def scales_gradient(
     in_gammas = torch.empty_like(factors)
     given = (addresses(t, device) for t in (grads, of_biases, weights, biases))
     found = (addresses(t, device) for t in (in_weights, in_biases))
-    table = numbers(_first(grads), torch.int64, device)
+    table = number_table(_first(grads), torch.int64, device)
     scales_gradient_kernel[(len(grads),)](*given, gains, factors, *found, in_gammas, table, BLOCK=_BLOCK)
     return [w for w in in_weights if w is not None], [b for b in in_biases if b is not None], in_gammas
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 def addresses(tensors: Sequence[Tensor | None], device: torch.device) -> Tensor:
     """Return where tensors are, 0 for one that is not there."""
-    return numbers(tuple(0 if t is None else t.data_ptr() for t in tensors), torch.int64, device)
+    return number_table(tuple(0 if t is None else t.data_ptr() for t in tensors), torch.int64, device)
 
 
-def numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def number_table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a table of numbers on a device."""
     return _both(values, dtype, device)[1]
 

@@ -37,12 +37,12 @@ def store(tensor, at, value, inside):
 
 @triton.jit
 def store_sum(sums, kind, part, c, channels, value, PARTS: tl.constexpr):
-    """Write a part of one kind of sum, for channels c; `whole` adds up the parts."""
+    """Write a part of one kind of sum, for channels c; `whole_sum` adds up the parts."""
     tl.store(sums + (kind * PARTS + part) * channels + c, value, c < channels)
 
 
 @triton.jit
-def whole(sums, c, channels, kind, PARTS: tl.constexpr):
+def whole_sum(sums, c, channels, kind, PARTS: tl.constexpr):
     """Add up the parts of one kind of sum, for channels c."""
     parts = tl.arange(0, PARTS)
     at = (kind * PARTS + parts)[:, None] * channels + c[None, :]
