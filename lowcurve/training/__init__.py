@@ -1,1 +1,1 @@
-"""How is a method trained, and how does a run survive? Read `config`, `step`, `loop` first."""
+"""How is a method trained, and how does a run survive? Read `settings`, `step`, `loop` first."""
