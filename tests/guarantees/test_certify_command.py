@@ -66,6 +66,8 @@ def test_files_agree_with_the_library(run, tmp_path):
             assert float(row["lipschitz_radius"]) <= float(row["radius"]) <= float(row["attack_distance"])
     assert summary["accuracy"] == expected.correct.double().mean()
     assert summary["certified_accuracy"]["0.05"] == expected.accuracy(0.05)
+    assert summary["certified_accuracy"][str(36 / 255)] == expected.accuracy(36 / 255)  # where others print it
+    assert "\n 0.1412 " in result.output
 
 
 def test_a_vacuous_certificate_is_called_so(run):

@@ -1,10 +1,15 @@
 """Smooth 1-Lipschitz networks of deel-torchlip: certified after its own export, or layer by layer by registration."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import lowcurve as lc
+from lowcurve.cli import app
+from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import Channelwise, Linear
 from lowcurve.guarantees.layers import layer_step, scalar
@@ -47,6 +52,30 @@ def test_an_exported_network_is_certified_to_second_order():
     found = unbroken(plain, x, plain(x).argmax(1))
     assert lc.bounds(plain, (1, 4, 4)).lipschitz.value <= 3**0.5 * 1.01  # three neurons of norm 1 at the end
     assert float(found.radius.min()) > 0 and float((found.radius / found.lipschitz_radius).max()) > 1.1
+
+
+def test_a_trained_network_of_theirs_is_certified_by_the_command(tmp_path, monkeypatch):
+    """From their layers and their loss to radii in a file: trained on digits, exported, certified."""
+    digits = load_dataset("digits")
+    (x, y), (test_x, test_y) = (split.batch(slice(None)) for split in (digits.train, digits.test))
+    torch.manual_seed(0)
+    model = torchlip.Sequential(
+        nn.Flatten(), torchlip.SpectralLinear(64, 32), lc.CenteredSoftplus(2.0), torchlip.FrobeniusLinear(32, 10)
+    )
+    optimizer, loss = torch.optim.Adam(model.parameters(), lr=0.02), torchlip.TauCrossEntropyLoss(8.0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+    plain = model.eval().vanilla_export().eval()
+    monkeypatch.setattr("tests.guarantees.test_torchlip.exported", lambda: plain, raising=False)
+    arguments = ["certify", "tests.guarantees.test_torchlip:exported", "--data", "digits", "--samples", "60"]
+    said = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert float((plain(test_x).argmax(1) == test_y).float().mean()) > 0.85
+    assert summary["certified_accuracy"]["0.1"] > 0.7 and not summary["vacuous"]
+    assert summary["median"]["lipschitz_radius"] < summary["median"]["radius"] < summary["median"]["attack_distance"]
 
 
 def test_their_layers_are_certified_where_they_are_registered(monkeypatch):
