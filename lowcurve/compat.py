@@ -101,6 +101,11 @@ def function_modes_other_than(mode: type[TorchFunctionMode]) -> bool:
     return bool(count > 1 or (count == 1 and type(_current_mode()) is not mode))
 
 
+def innermost_function_mode() -> TorchFunctionMode | None:
+    """Return the mode that sees functions first; None where there is none, or nobody knows."""
+    return None if _current_mode is None else _current_mode()
+
+
 def without_torch_function() -> AbstractContextManager[Any]:
     """Return a context in which no mode is asked about functions."""
     return getattr(_C, "DisableTorchFunction", _C.DisableTorchFunctionSubclass)()

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lowcurve import checks
+from lowcurve.compat import innermost_function_mode
 from lowcurve.kernels.attention import plain_attention
 from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.convolution import convolution
@@ -42,6 +43,12 @@ class fast_double_backward(TorchFunctionMode):
         checks.flag(twice=twice)
         self.replacements = _TWICE if twice else _ONCE
         self._attention: list[ExitStack] = []  # one for each time that the context is entered
+
+    @classmethod
+    def is_on(cls) -> bool:
+        """Whether functions come here first and gradients of gradients are cheap already."""
+        mode = innermost_function_mode()
+        return isinstance(mode, cls) and mode.replacements is _TWICE
 
     def __enter__(self) -> Self:
         contexts = ExitStack()

@@ -138,7 +138,7 @@ def _before(model: nn.Module, args: Any, kwargs: Any) -> None:
             norm.scales_once = True
         if not is_observed():  # else each layer keeps its own
             derived.units(copied=True)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) and not fast_double_backward.is_on():
         contexts.enter_context(fast_double_backward())
 
 

@@ -115,6 +115,23 @@ def cosine(first: nn.Module, second: nn.Module) -> float:
     return float(F.cosine_similarity(*grads, dim=0))
 
 
+def test_fast_double_backward_is_entered_once_per_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice would send functions through two modes, and modules that are joined inside one would be called apart."""
+    entered, modes = lc.fast_double_backward.__enter__, []
+
+    def enter(mode: lc.fast_double_backward) -> lc.fast_double_backward:
+        modes.append(lc.fast_double_backward.is_on())
+        return entered(mode)
+
+    monkeypatch.setattr(lc.fast_double_backward, "__enter__", enter)
+    lc.curvature(network().eval(), X, Y, max_iterations=2)
+    assert modes and not any(modes)
+    x = X.clone().requires_grad_()
+    with lc.fast_double_backward(twice=False):  # convolutions are PyTorch's there: the model asks for its own
+        network()(x)
+    assert modes[-2:] == [False, False]
+
+
 def test_two_forwards_before_a_backward() -> None:
     nets = network(), network(alone=True)
     for net in nets:
