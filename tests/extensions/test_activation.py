@@ -12,6 +12,7 @@ import lowcurve as lc
 from lowcurve.layers.traits import Constants, Learned, constants, learned, plain
 from lowcurve.methods import ACTIVATIONS, build
 from lowcurve.training.config import parse_config
+from tests.extensions.verbs import evaluated_and_reported
 
 
 class Shifted(nn.Module):
@@ -48,7 +49,7 @@ def net() -> nn.Module:
     return build("shifted", "mlp", (1, 8, 8), 10, width=8)
 
 
-def test_it_is_trained_penalized_and_logged(tmp_path: Path) -> None:
+def test_it_is_trained_penalized_logged_evaluated_and_reported(tmp_path: Path) -> None:
     tree = {
         "output": tmp_path,
         "data": {"name": "digits", "limit_train": 96, "limit_test": 32},
@@ -61,6 +62,7 @@ def test_it_is_trained_penalized_and_logged(tmp_path: Path) -> None:
     assert betas and all(0 < beta < 4.0 for beta in betas.values())  # the penalty has pulled
     total = sum(float(module.r.detach().exp()) for module in lc.load(run).modules() if isinstance(module, Shifted))
     assert sum(betas.values()) == pytest.approx(total)
+    assert "mlp-shifted+gradreg" in evaluated_and_reported(run)
 
 
 def test_it_is_penalized_and_does_not_decay() -> None:

@@ -1,5 +1,6 @@
-"""A layer and an activation from outside the package: certified, converted and folded by one registration each."""
+"""A layer and an activation from outside the package: certified, converted and folded by a registration each."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from lowcurve.guarantees.layers import layer_step, scalar
 from lowcurve.guarantees.steps import Step
 from lowcurve.layers.traits import plain
 from lowcurve.surgery.rules import REPLACED, Rule
+from lowcurve.training.config import parse_config
+from tests.extensions.verbs import evaluated_and_reported
 
 
 class Half(nn.Module):
@@ -64,3 +67,21 @@ def test_an_activation_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REPLACED, Kinked, rule)
     model, report = lc.convert(net(Kinked()), torch.rand(2, 3))
     assert isinstance(model[1], lc.CenteredSoftplus) and any(change.was == "Kinked" for change in report.replaced)
+
+
+def test_a_network_with_both_is_trained_evaluated_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @layer_step.register(Half)
+    def _(module: Half, shape: Any, output: Any) -> Step:
+        return Channelwise(scalar(0.5), scalar(0.0))
+
+    def halved(*, num_classes: int, width: int, **rest: Any) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), Half(), Kinked(), nn.Linear(width, num_classes))
+
+    monkeypatch.setitem(REPLACED, Kinked, Rule(lambda module, init_beta: lc.CenteredSoftplus(init_beta), "its slope"))
+    monkeypatch.setitem(lc.MODELS, "halved", halved)
+    tree: dict[str, Any] = {"output": tmp_path, "data": {"name": "digits", "limit_train": 96, "limit_test": 32}}
+    tree |= {"model": {"name": "halved", "width": 8}, "method": {"name": "lcnn"}}
+    tree["train"] = {"epochs": 1, "batch_size": 32}
+    run = lc.train(parse_config(tree))
+    assert run.metrics[0]["beta"].keys() == {"3"}
+    assert "halved of width 8" in evaluated_and_reported(run)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import lowcurve as lc
 from lowcurve.attacks import Attack
-from lowcurve.cli import app
 from lowcurve.data import Source, Split
 from lowcurve.training.config import parse_config
+from tests.extensions.verbs import evaluated_and_reported
 
 
 def toward_gray(model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, *, norm: float, **rest: Any) -> Tensor:
@@ -49,15 +48,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_they_are_trained_measured_attacked_certified_and_reported(tmp_path: Path) -> None:
     tree = {"output": tmp_path, "data": {"name": "ramps"}, "model": {"name": "tiny", "width": 4}}
     run = lc.train(parse_config({**tree, "method": {"name": "lcnn"}, "train": {"epochs": 2, "batch_size": 16}}))
-    for verb in (["measure", "--stability", "4"], ["attack", "--attacks", "gray", "--radii", "0.1"], ["certify"]):
-        shown = CliRunner().invoke(app, [verb[0], str(run.folder), "--samples", "8", *verb[1:]])
-        assert shown.exit_code == 0, (verb, shown.output, shown.exception)
+    gray = ("attack", "--attacks", "gray", "--radii", "0.1")
+    page = evaluated_and_reported(run, ("measure", "--stability", "4"), gray, ("certify",))
     table = json.loads((run.folder / "attack" / "summary.json").read_text())["table"]
     assert {"clean", "gray"} <= {cell["attack"] for cell in table}
-    page = tmp_path / "page.html"
-    assert CliRunner().invoke(app, ["report", str(run.folder), "--output", str(page)]).exit_code == 0
-    assert "Ramps, tiny of width 4" in page.read_text()
-    assert "accuracy under gray (%)" in page.read_text()
+    assert "Ramps, tiny of width 4" in page and "accuracy under gray (%)" in page
 
 
 def test_the_attack_stays_in_its_ball() -> None:
