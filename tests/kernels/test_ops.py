@@ -31,6 +31,17 @@ def test_channels_last_stays_in_its_layout_and_does_not_depend_on_threads(shape:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.skipif(LIBRARY is None, reason="the loops were not compiled")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", [(33, 5, 7, 3), (64, 128, 4, 4), (2, 2000, 3, 3), (128, 16, 32, 32)])
+def test_statistics_far_from_zero_are_as_accurate_as_elsewhere(shape: tuple[int, ...], channels_last: bool) -> None:
+    x = random(*shape, channels_last=channels_last) + 1000
+    _, mean, invstd = cpu.norm(x, None, None, None, None, 0.1, 1e-5, None, None, 1.0, 0.0)
+    var, truth = torch.var_mean(x.double(), (0, 2, 3), correction=0)
+    assert float((mean / truth - 1).abs().max()) < 1e-7
+    assert float((invstd * (var + 1e-5).sqrt() - 1).abs().max()) < 3e-7
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_stays_none(value: float) -> None:
     x = torch.tensor([value, 1.0])

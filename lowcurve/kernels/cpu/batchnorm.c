@@ -21,11 +21,11 @@ VECTORIZED static void normalize(Part part, const float *x, const Affine *by, fl
         for (long i = 0; i < size; i++) y[at + i] = (x[at + i] - by->mean[i]) * by->scale[i] + by->bias[i];
 }
 
-static void value_phase(const void *job, Part part) {
+static void value_phase(const void *job, Share share) {
     const Forward *of = job;
     Affine by;
-    find_affine(part, &of->of, &by);
-    normalize(part, of->of.x, &by, of->y);
+    find_affine(first_part(share), &of->of, &by);
+    FOR_PARTS_BACKWARDS(part, share) normalize(part, of->of.x, &by, of->y);
 }
 
 /* Add sum g and sum g (x - mean); mean is spread. */
@@ -43,18 +43,19 @@ VECTORIZED static void sums_of(Part part, const float *g, const float *x, const 
     }
 }
 
-static void gradient_sums_phase(const void *job, Part part) {
+static void gradient_sums_phase(const void *job, Share share) {
     const Backward *of = job;
     float mean[COLUMNS];
-    spread(part, of->of.mean + part.c, mean);
-    sums_of(part, of->g, of->of.x, mean, new_sums(part, of->of.sums, 0), new_sums(part, of->of.sums, 1));
+    spread(first_part(share), of->of.mean + share.c, mean);
+    FOR_PARTS(part, share)
+        sums_of(part, of->g, of->of.x, mean, new_sums(part, of->of.sums, 0), new_sums(part, of->of.sums, 1));
 }
 
-static void gradient_phase(const void *job, Part part) {
+static void gradient_phase(const void *job, Share share) {
     const Backward *of = job;
     Projection by;
-    find_projection(part, &of->of, &by);
-    project(part, of->g, of->of.x, &by, of->of.in_x);
+    find_projection(first_part(share), &of->of, &by);
+    FOR_PARTS_BACKWARDS(part, share) project(part, of->g, of->of.x, &by, of->of.in_x);
 }
 
 /* Add sum v, sum v (x - mean) and sum v (g - g_mean). */
@@ -88,17 +89,18 @@ VECTORIZED static void project_twice(Part part, const Outer *of, const SecondOrd
         }
 }
 
-static void second_sums_phase(const void *job, Part part) {
+static void second_sums_phase(const void *job, Share share) {
     const Outer *of = job;
     Means means;
-    find_means(part, of, &means);
-    outer_sums_of(part, of, &means, new_sums(part, of->sums, 0), new_sums(part, of->sums, 1), new_sums(part, of->sums, 2));
+    find_means(first_part(share), of, &means);
+    FOR_PARTS(part, share)
+        outer_sums_of(part, of, &means, new_sums(part, of->sums, 0), new_sums(part, of->sums, 1), new_sums(part, of->sums, 2));
 }
 
-static void second_phase(const void *job, Part part) {
+static void second_phase(const void *job, Share share) {
     SecondOrder by;
-    find_second_order(part, job, &by);
-    project_twice(part, job, &by);
+    find_second_order(first_part(share), job, &by);
+    FOR_PARTS_BACKWARDS(part, share) project_twice(part, job, &by);
 }
 
 /* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
@@ -107,8 +109,8 @@ void lowcurve_norm(long samples, int threads, long channels, long length, long m
                    const float *bias, float *running_mean, float *running_var, float momentum, float eps, float *y, float *mean,
                    float *invstd, double *sums) {
     Forward job = {{x, weight, bias, running_mean, running_var, momentum, eps, mean, invstd, sums}, y};
-    Phase *const phases[] = {sum_phase, squares_phase, value_phase};
-    in_phases(3, phases, &job, (Shape){samples, channels, length, mixed}, threads);
+    Phase *const phases[] = {moments_phase, value_phase};
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For g the gradient of y: in_x, in_weight = sum g x^ with x^ = (x - mean) invstd, and in_bias = sum g. */

@@ -2,10 +2,11 @@
  *
  * Row-major: adjacent channels make a group, as many as have COLUMNS values in a sample, which lie side by side in memory. Its
  * samples are split into parts, one for each of as many threads, usually small enough to be still in a core's own cache when the
- * second walk (variance) and the third (result) come for them, where PyTorch walks through the whole tensor for each.
+ * last walk (result) comes for them, where PyTorch walks through the whole tensor for each.
  * Channels last, also called mixed: a "sample" is `length` neighboring positions of all channels, in which channels alternate.
  * Numbers that belong to channels are spread over the columns, so that the innermost loops are long, whatever L is. A sum has
- * a float32 for every column, added up in float64 after at most RUN samples; no result depends on the number of threads.
+ * a float32 for every column, added up in float64 after a piece of at most RUN samples, which stays in the cache: its squares
+ * are summed around its own mean at once. No result depends on the number of threads.
  */
 #include "loops.h"
 
@@ -17,6 +18,7 @@
 #define PARTS 32 /* at most; row-major tensors have ROW_MAJOR_PARTS */
 #define ROW_MAJOR_PARTS 2
 #define RUN 64
+#define SHORTEST 32 /* samples of a part of a mixed tensor that has more than one */
 
 /* The tensor: `samples` of `channels` times `length` values. */
 typedef struct {
@@ -30,12 +32,22 @@ typedef struct {
     long samples, all_samples, channels, all_channels, length, row, step, at, c, index, parts, mixed;
 } Part;
 
-typedef void Phase(const void *job, Part part);
+/* What a thread works on: of the group of up to `together` channels from `c` on the parts from `from` up to, without, `to`. */
+typedef struct {
+    Shape shape;
+    long c, together, from, to;
+} Share;
 
-static inline long parts_of(Shape shape) { return shape.mixed ? PARTS : ROW_MAJOR_PARTS; }
+typedef void Phase(const void *job, Share share);
 
-static Part part_at(Shape shape, long c, long together, long index) {
-    long parts = parts_of(shape), first = shape.samples * index / parts, own = lesser(together, shape.channels - c);
+static inline long parts_of(Shape shape) {
+    if (!shape.mixed) return ROW_MAJOR_PARTS;
+    return shape.samples < 2 * SHORTEST ? 1 : lesser(PARTS, shape.samples / SHORTEST);
+}
+
+static Part part_at(Share share, long index) {
+    Shape shape = share.shape;
+    long parts = parts_of(shape), first = shape.samples * index / parts, own = lesser(share.together, shape.channels - share.c);
     long step = shape.channels * shape.length;
     return (Part){.samples = shape.samples * (index + 1) / parts - first,
                   .all_samples = shape.samples,
@@ -44,27 +56,39 @@ static Part part_at(Shape shape, long c, long together, long index) {
                   .length = shape.length,
                   .row = own * shape.length,
                   .step = step,
-                  .at = first * step + (shape.mixed ? c : c * shape.length),
-                  .c = c,
+                  .at = first * step + (shape.mixed ? share.c : share.c * shape.length),
+                  .c = share.c,
                   .index = index,
                   .parts = parts,
                   .mixed = shape.mixed};
 }
+
+/* The first of a share's parts: what all of them have in common is found in its name, and written where it is the group's first. */
+static inline Part first_part(Share share) { return part_at(share, share.from); }
+
+#define FOR_PARTS(part, share)                                                                                                 \
+    for (long index = share.from; index < share.to; index++)                                                                   \
+        for (Part part = part_at(share, index), *once = &part; once; once = 0)
+
+/* Last part first: a walk that follows another over the same values finds what was read last still in the cache. */
+#define FOR_PARTS_BACKWARDS(part, share)                                                                                       \
+    for (long index = share.to - 1; index >= share.from; index--)                                                              \
+        for (Part part = part_at(share, index), *once = &part; once; once = 0)
 
 static inline double count_of(Part part) { return (double)part.all_samples * (double)part.length; }
 
 /* Run the phases for each group in turn: no part of it enters one before all parts have left the one before. */
 static void in_phases(int count, Phase *const *phases, const void *job, Shape shape, int threads) {
     long together = shape.mixed ? lesser(COLUMNS, shape.channels) : shape.length < COLUMNS ? COLUMNS / shape.length : 1;
+    long parts = parts_of(shape);
 #pragma omp parallel num_threads(shape.samples * shape.channels * shape.length > BLOCK ? threads : 1)
     {
-        long members = lesser(omp_get_num_threads(), parts_of(shape)), teams = omp_get_num_threads() / members;
+        long members = lesser(omp_get_num_threads(), parts), teams = omp_get_num_threads() / members;
         long team = omp_get_thread_num() / members, member = omp_get_thread_num() % members;
         for (long turn = 0; turn < shape.channels; turn += teams * together) {
-            long c = turn + team * together;
+            Share share = {shape, turn + team * together, together, parts * member / members, parts * (member + 1) / members};
             for (int phase = 0; phase < count; phase++) {
-                if (team < teams && c < shape.channels)
-                    for (long p = member; p < parts_of(shape); p += members) phases[phase](job, part_at(shape, c, together, p));
+                if (team < teams && share.c < shape.channels) phases[phase](job, share);
 #pragma omp barrier
             }
         }
@@ -81,8 +105,7 @@ static void in_phases(int count, Phase *const *phases, const void *job, Shape sh
 #define FOR_SAMPLES(first, from, at)                                                                                           \
     for (long n = first, at = part.at + n * part.step + from; n < lesser(first + RUN, part.samples); n++, at += part.step)
 
-/* All rows in stretches of `size` values from `at` on, last sample first: a walk that follows sums over the same values finds
- * what was read last still in the cache. */
+/* All rows in stretches of `size` values from `at` on, last sample first. */
 #define FOR_ROWS_BACKWARDS(at, size)                                                                                           \
     for (long n = part.samples - 1; n >= 0; n--)                                                                               \
         for (long from = 0, at, size; from < part.row; from += size)                                                           \
@@ -133,48 +156,65 @@ VECTORIZED static void add_columns(Part part, long size, const float *columns, d
     }
 }
 
-VECTORIZED static void sum_of(Part part, const float *x, double *totals) {
+/* Add sum x, and the sum of squares around its mean, by pieces: a first walk finds a center, a second, in the cache, sums
+ * d = x - center and d^2. Of two sets with n and m values and means a and b the sum of squares around their common mean is
+ * the sum of both around their own, and (a - b)^2 n m / (n + m). */
+VECTORIZED static void moments_of(Part part, const float *x, double *totals, double *squares) {
+    double before = 0.0;
     FOR_PIECES(first, from, size) {
-        float sums[COLUMNS] = {0};
+        float columns[COLUMNS] = {0}, products[COLUMNS] = {0}, center[COLUMNS];
+        double own[COLUMNS] = {0};
+        double count = (double)(lesser(RUN, part.samples - first) * (part.mixed ? part.length : lesser(size, part.length)));
         FOR_SAMPLES(first, from, at)
 #pragma omp simd
-            for (long i = 0; i < size; i++) sums[i] += x[at + i];
-        add_columns(part, size, sums, totals);
-    }
-}
-
-/* mean is spread */
-VECTORIZED static void squares_of(Part part, const float *x, const float *mean, double *totals) {
-    FOR_PIECES(first, from, size) {
-        float sums[COLUMNS] = {0};
+            for (long i = 0; i < size; i++) columns[i] += x[at + i];
+        add_columns(part, size, columns, own);
+        for (long k = 0; k < part.channels; k++) center[k] = (float)(own[k] / count), own[k] = count * center[k];
+        spread(part, center, center);
+        for (long i = 0; i < size; i++) columns[i] = 0.0f;
         FOR_SAMPLES(first, from, at)
 #pragma omp simd
-            for (long i = 0; i < size; i++) sums[i] += (x[at + i] - mean[i]) * (x[at + i] - mean[i]);
-        add_columns(part, size, sums, totals);
+            for (long i = 0; i < size; i++) {
+                float apart = x[at + i] - center[i];
+                columns[i] += apart;
+                products[i] += apart * apart;
+            }
+        double rest[COLUMNS] = {0};
+        add_columns(part, size, columns, rest);
+        add_columns(part, size, products, squares);
+        for (long k = 0; k < part.channels; k++) {
+            own[k] += rest[k];
+            double apart = before > 0 ? own[k] / count - totals[k] / before : 0.0;
+            squares[k] += apart * apart * (before * count / (before + count)) - rest[k] * rest[k] / count;
+            totals[k] += own[k];
+        }
+        before += count;
     }
 }
 
 /* What a forward is given, to find and to move; weight, bias and the running statistics may be null. Kinds of sums: x, and
- * (x - mean)^2. */
+ * (x - mean)^2 with each part's own mean. */
 typedef struct {
     const float *x, *weight, *bias;
     float *running_mean, *running_var, momentum, eps, *mean, *invstd;
     double *sums;
 } Statistics;
 
-/* The first two phases of a forward, whose job begins with Statistics. */
-static void sum_phase(const void *job, Part part) {
+/* The first phase of a forward, whose job begins with Statistics. */
+static void moments_phase(const void *job, Share share) {
     const Statistics *of = job;
-    sum_of(part, of->x, new_sums(part, of->sums, 0));
+    FOR_PARTS(part, share) moments_of(part, of->x, new_sums(part, of->sums, 0), new_sums(part, of->sums, 1));
 }
 
-static void squares_phase(const void *job, Part part) {
-    const Statistics *of = job;
-    float mean[COLUMNS];
-    for (long k = 0; k < part.channels; k++) mean[k] = (float)(whole_sum(part, of->sums, 0, k) / count_of(part));
-    if (part.index == 0) memcpy(of->mean + part.c, mean, part.channels * sizeof(float));
-    spread(part, mean, mean);
-    squares_of(part, of->x, mean, new_sums(part, of->sums, 1));
+/* sum (x - mean)^2 over all parts for the group's channel k */
+static double whole_squares(Part part, const double *sums, long k, double mean) {
+    double squares = whole_sum(part, sums, 1, k);
+    for (long p = 0; p < part.parts; p++) {
+        long samples = part.all_samples * (p + 1) / part.parts - part.all_samples * p / part.parts;
+        double count = (double)samples * (double)part.length, sum = sums[p * part.all_channels + part.c + k];
+        if (samples > 0) squares += count * (sum / count - mean) * (sum / count - mean);
+    }
+    return squares;
 }
 
 /* What normalizes: value = scale (x - mean) + bias, spread. */
@@ -182,23 +222,24 @@ typedef struct {
     float mean[COLUMNS], scale[COLUMNS], bias[COLUMNS];
 } Affine;
 
-/* In the third phase find that, and, once for all parts, write 1/std and move the running statistics. */
+/* In the second phase find that, and, once for all parts, write mean and 1/std and move the running statistics. */
 static void find_affine(Part part, const Statistics *of, Affine *found) {
     double count = count_of(part);
     for (long k = 0, c = part.c; k < part.channels; k++, c++) {
-        double squares = whole_sum(part, of->sums, 1, k);
+        double mean = whole_sum(part, of->sums, 0, k) / count, squares = whole_squares(part, of->sums, k, mean);
         float invstd = (float)(1.0 / sqrt(squares / count + of->eps));
+        found->mean[k] = (float)mean;
         found->scale[k] = of->weight ? of->weight[c] * invstd : invstd;
         found->bias[k] = of->bias ? of->bias[c] : 0.0f;
         if (part.index > 0) continue;
-        of->invstd[c] = invstd;
+        of->mean[c] = found->mean[k], of->invstd[c] = invstd;
         if (of->running_mean) of->running_mean[c] = (1 - of->momentum) * of->running_mean[c] + of->momentum * of->mean[c];
         if (of->running_var) {
             float variance = (float)(squares / (count > 1 ? count - 1 : 1));
             of->running_var[c] = (1 - of->momentum) * of->running_var[c] + of->momentum * variance;
         }
     }
-    spread(part, of->mean + part.c, found->mean);
+    spread(part, found->mean, found->mean);
     spread(part, found->scale, found->scale);
     spread(part, found->bias, found->bias);
 }

@@ -53,11 +53,11 @@ VECTORIZED static void activate(Part part, const Forward *of, const Affine *by) 
     else activate_rows(part, of, 0, by);
 }
 
-static void value_phase(const void *job, Part part) {
+static void value_phase(const void *job, Share share) {
     const Forward *of = job;
     Affine by;
-    find_affine(part, &of->of, &by);
-    activate(part, of, &by);
+    find_affine(first_part(share), &of->of, &by);
+    FOR_PARTS_BACKWARDS(part, share) activate(part, of, &by);
 }
 
 /* Write t; add sum t, sum t (x - mean), and, unless deficit is null, sum g (log 2 - H(sigma)). mean is spread. */
@@ -88,20 +88,21 @@ VECTORIZED static void sums_of(Part part, const Backward *of, const float *mean,
     else sum_rows(part, of, mean, t, sum, product, 0);
 }
 
-static void gradient_sums_phase(const void *job, Part part) {
+static void gradient_sums_phase(const void *job, Share share) {
     const Backward *of = job;
     float mean[COLUMNS];
-    spread(part, of->of.mean + part.c, mean);
-    sums_of(part, of, mean, of->in_other ? of->in_other : of->of.in_x);
+    spread(first_part(share), of->of.mean + share.c, mean);
+    FOR_PARTS(part, share) sums_of(part, of, mean, of->in_other ? of->in_other : of->of.in_x);
 }
 
-static void gradient_phase(const void *job, Part part) {
+static void gradient_phase(const void *job, Share share) {
     const Backward *of = job;
     Projection by;
-    find_projection(part, &of->of, &by);
-    project(part, of->in_other ? of->in_other : of->of.in_x, of->of.x, &by, of->of.in_x);
-    for (long k = 0; of->deficits && part.index == 0 && k < part.channels; k++)
-        of->deficits[part.c + k] = (float)whole_sum(part, of->of.sums, 2, k);
+    Part first = first_part(share);
+    find_projection(first, &of->of, &by);
+    FOR_PARTS_BACKWARDS(part, share) project(part, of->in_other ? of->in_other : of->of.in_x, of->of.x, &by, of->of.in_x);
+    for (long k = 0; of->deficits && first.index == 0 && k < first.channels; k++)
+        of->deficits[first.c + k] = (float)whole_sum(first, of->of.sums, 2, k);
 }
 
 /* Add sum v, sum v (x - mean) and sum v (t - t_mean). */
@@ -155,19 +156,21 @@ VECTORIZED static double project_twice(Part part, const Twice *of, const SecondO
     return of->v_other ? project_rows(part, of, of->v_other, by) : project_rows(part, of, 0, by);
 }
 
-static void second_sums_phase(const void *job, Part part) {
+static void second_sums_phase(const void *job, Share share) {
     const Twice *of = job;
     Means means;
     double *sums = of->of.sums;
-    find_means(part, &of->of, &means);
-    outer_sums_of(part, of, &means, new_sums(part, sums, 0), new_sums(part, sums, 1), new_sums(part, sums, 2));
+    find_means(first_part(share), &of->of, &means);
+    FOR_PARTS(part, share)
+        outer_sums_of(part, of, &means, new_sums(part, sums, 0), new_sums(part, sums, 1), new_sums(part, sums, 2));
 }
 
-static void second_phase(const void *job, Part part) {
+static void second_phase(const void *job, Share share) {
     const Twice *of = job;
     SecondOrder by;
-    find_second_order(part, &of->of, &by);
-    of->in_beta[part.index * part.all_channels + part.c] = (float)project_twice(part, of, &by);
+    find_second_order(first_part(share), &of->of, &by);
+    FOR_PARTS_BACKWARDS(part, share)
+        of->in_beta[part.index * part.all_channels + part.c] = (float)project_twice(part, of, &by);
 }
 
 /* y = s0(factor (weight (x - mean) invstd + bias + other); beta) + shift per channel; running statistics move by momentum.
@@ -178,8 +181,8 @@ void lowcurve_norm_softplus(long samples, int threads, long channels, long lengt
                             double *sums) {
     Statistics of = {x, weight, bias, running_mean, running_var, momentum, eps, mean, invstd, sums};
     Forward job = {of, other, {factor, beta, shift}, y};
-    Phase *const phases[] = {sum_phase, squares_phase, value_phase};
-    in_phases(3, phases, &job, (Shape){samples, channels, length, mixed}, threads);
+    Phase *const phases[] = {moments_phase, value_phase};
+    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
 /* For g the gradient of y: in_x, in_other = t, in_weight = sum t x^ and in_bias = sum t, with x^ = (x - mean) invstd; and, per
