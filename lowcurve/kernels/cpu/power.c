@@ -2,10 +2,10 @@
  * cache. A single layer is iterated by a single thread.
  *
  * A convolution is a product with the matrix of columns: one for each output position, of all the input values that it sees.
- * Columns are made for a few output rows at a time. Where there are too few positions to fill a vector register, the whole
- * map is written out as one matrix instead. Optional like softplus.c.
+ * Columns are made for a few output rows at a time; a stride of 1 and rows that are not short need none (flat.h). Where there are
+ * too few positions to fill a vector register, the whole map is written out as one matrix instead. Optional like softplus.c.
  */
-#include "loops.h"
+#include "flat.h"
 
 #include <float.h>
 #include <math.h>
@@ -16,8 +16,7 @@
 #define SPACES 4      /* in so many spaces at most */
 #define POSITIONS 128 /* output positions, at least, whose columns are made at a time */
 #define DENSE (1 << 17) /* entries of a map, at most, that is written out where its output positions fill no vector */
-#define ROWS 8        /* of a product that are computed at a time, in registers, */
-#define WIDTH 16      /* and columns of it */
+#define NARROWEST 8   /* row of outputs of a map that is computed without columns */
 
 typedef struct {
     const float *weight;         /* out x in x kernel_h x kernel_w */
@@ -25,8 +24,6 @@ typedef struct {
     float *scratch;              /* see lowcurve_power_room */
     long in, out, height, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, above, before;
 } Layer;
-
-typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* c += a b, ROWS x WIDTH; a[i, k] is at i a_row + k a_step, rows of b and c are b_row and c_row apart. */
 INLINE void add_tile(long inner, const float *a, long a_row, long a_step, const float *b, long b_row, float *c, long c_row) {
@@ -119,12 +116,6 @@ static inline long outputs_of(const Layer *l) { return l->out * l->out_h * l->ou
 /* Whether the map is written out: a matrix of outputs x inputs, in the place of the columns. */
 static inline int is_dense(const Layer *l) { return l->out_h * l->out_w < WIDTH && inputs_of(l) * outputs_of(l) <= DENSE; }
 
-/* Floats of the columns that are made at a time, or of the matrix; S needs columns in any case. */
-static inline long columns_of(const Layer *l) {
-    long columns = l->in * l->kernel_h * l->kernel_w * rows_together(l) * l->out_w, matrix = inputs_of(l) * outputs_of(l);
-    return is_dense(l) && matrix > columns ? matrix : columns;
-}
-
 /* Row (o, y, x) of the matrix has the weights with which that output sees each input. */
 static void write_out(const Layer *l, float *matrix) {
     long inputs = inputs_of(l), size = l->kernel_h * l->kernel_w;
@@ -157,10 +148,67 @@ VECTORIZED static void dense_apply(long inputs, long outputs, const float *matri
     }
 }
 
+/* Whether the map and its transpose are computed without columns. */
+static inline int is_flat(const Layer *l) {
+    return l->stride_h == 1 && l->stride_w == 1 && lesser(l->width, l->out_w) >= NARROWEST;
+}
+
+/* The map, whose packed weight is at `weight`. */
+static Flat forwards(const Layer *l, float *weight) {
+    return (Flat){l->in, l->out, l->height, l->width, l->out_h, l->out_w, l->kernel_h, l->kernel_w, l->above, l->before, weight};
+}
+
+/* Its transpose: the kernel is turned around, and the border is what the kernel reaches beyond the map's own. */
+static Flat backwards(const Layer *l, float *weight) {
+    long above = l->kernel_h - 1 - l->above, before = l->kernel_w - 1 - l->before;
+    return (Flat){l->out, l->in, l->out_h, l->out_w, l->height, l->width, l->kernel_h, l->kernel_w, above, before, weight};
+}
+
+/* Where things are in the place of the columns: both packed weights, then room for either direction. */
+static Flat backwards_at(const Layer *l, float *columns) {
+    Flat there = forwards(l, columns);
+    return backwards(l, columns + packed_size(&there));
+}
+
+static inline long packed_of(const Layer *l) {
+    Flat there = forwards(l, 0), back = backwards(l, 0);
+    return packed_size(&there) + packed_size(&back);
+}
+
+static inline long flat_size(const Layer *l) {
+    Flat there = forwards(l, 0), back = backwards(l, 0);
+    return packed_of(l) + (flat_room(&there) > flat_room(&back) ? flat_room(&there) : flat_room(&back));
+}
+
+/* Floats of the columns that are made at a time, or of the matrix, or of what stands for it; S needs columns in any case. */
+static inline long columns_of(const Layer *l) {
+    long columns = l->in * l->kernel_h * l->kernel_w * rows_together(l) * l->out_w;
+    long other = is_dense(l) ? inputs_of(l) * outputs_of(l) : is_flat(l) ? flat_size(l) : 0;
+    return other > columns ? other : columns;
+}
+
+static void pack(const Layer *l, float *columns) {
+    long size = l->kernel_h * l->kernel_w;
+    float *there = columns, *back = backwards_at(l, columns).weight;
+    memset(columns, 0, packed_of(l) * sizeof(float));
+    for (long o = 0; o < l->out; o++)
+        for (long c = 0; c < l->in; c++)
+            for (long k = 0; k < size; k++) {
+                float value = l->weight[(o * l->in + c) * size + k];
+                there[((o / ROWS * l->in + c) * size + k) * ROWS + o % ROWS] = value;
+                back[((c / ROWS * l->out + o) * size + size - 1 - k) * ROWS + c % ROWS] = value;
+            }
+}
+
 /* v = W^T u */
 static void adjoint(const Layer *l, const float *u, float *v, float *columns) {
     if (is_dense(l)) {
         dense_adjoint(inputs_of(l), outputs_of(l), columns, u, v);
+        return;
+    }
+    if (is_flat(l)) {
+        Flat f = backwards_at(l, columns);
+        flat_apply(&f, u, v, columns + packed_of(l));
         return;
     }
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
@@ -177,6 +225,11 @@ static void adjoint(const Layer *l, const float *u, float *v, float *columns) {
 static void apply(const Layer *l, float *v, float *u, float *columns) {
     if (is_dense(l)) {
         dense_apply(inputs_of(l), outputs_of(l), columns, v, u);
+        return;
+    }
+    if (is_flat(l)) {
+        Flat f = forwards(l, columns);
+        flat_apply(&f, v, u, columns + packed_of(l));
         return;
     }
     long depth = l->in * l->kernel_h * l->kernel_w, positions = l->out_h * l->out_w, together = rows_together(l);
@@ -264,6 +317,7 @@ static void iterate(Layer *l) {
     long together = rows_together(l);
     float *columns = l->scratch, *turned = columns + columns_of(l);
     if (is_dense(l)) write_out(l, columns);
+    else if (is_flat(l)) pack(l, columns);
     for (int again = 0; again < SPACES && span(l, columns, turned) > SETTLED; again++);
     adjoint(l, l->left, l->right, columns);
     make_unit(inputs_of(l), l->right);
