@@ -48,12 +48,18 @@ def _pending(asked: Request) -> list[PlannedRun]:
 def run_grid(asked: Request, pending: Sequence[PlannedRun], say: Say, submit: Submit) -> dict[str, str]:
     """Train and measure `pending` runs; return the errors of those that failed, by name."""
     failures: dict[str, str] = {}
-    say(f"{asked.name}: {len(pending)} of {len(asked.grid())} runs to do")
+    new = {planned for planned in pending if not planned.trained}
+    of_all = f"of {len(asked.grid())} runs"
+    say(f"{asked.name}: {len(new)} {of_all} to train" if new else f"{asked.name}: {len(pending)} {of_all} to measure")
 
     def finished(planned: PlannedRun, error: str | None) -> None:
         if error is not None:
             failures[planned.name] = error
-        say(f"failed {planned.name}: {error}" if error else f"done   {describe_run(planned)}")
+            say(f"failed {planned.name}: {error}")
+        elif planned in new:
+            say(f"done   {describe_run(planned)}")
+        else:
+            say(f"done   {planned.name}: measured")
         collect(asked).save(asked.results)
 
     jobs = dict(zip(pending, submit(perform, [(planned, asked.tasks) for planned in pending]), strict=True))

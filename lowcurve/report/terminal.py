@@ -23,8 +23,8 @@ def print_result(console: Console, result: Result) -> None:
         console.print(_table(result, columns, first=place == 0, last=place + 1 == len(blocks)))
     for verdict in result.verdicts:
         mark, color = VERDICT_MARKS[verdict["verdict"]], COLORS[verdict["verdict"]]
-        value = f"ours {with_interval(verdict, 3)}, paper {number_text(verdict['paper'], digits=3)}"
-        formula = f"{one_line(verdict['formula'])}: {value}"
+        theirs = "" if verdict["paper"] is None else f", paper {number_text(verdict['paper'], digits=3)}"
+        formula = f"{one_line(verdict['formula'])}: ours {with_interval(verdict, 3)}{theirs}"
         console.print(Text.assemble(" ", (mark, color), f" {one_line(verdict['text'])}  ", (formula, "dim")))
 
 

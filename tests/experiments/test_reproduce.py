@@ -83,6 +83,7 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     assert failures == {}
     assert result.complete
     assert [line.split()[0] for line in lines] == ["table-geometry:", "done", "table-geometry:", "done"]
+    assert lines[2] == "table-geometry: 1 of 2 runs to train" and "trained in" in lines[3]
     assert load_results(asked.results) == {asked.results / "tiny" / "table-geometry.json": result}
 
     before = state(asked.output)
@@ -93,6 +94,15 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     _check_against_the_library(asked, result)
     _check_the_record(asked, result)
     assert {path.suffix for path in write_result(result, asked.results / "tiny")} == {".md", ".tex", ".csv"}
+
+
+def test_runs_that_another_table_trained_are_measured_only(done):
+    for planned in done.grid():
+        (planned.folder / "measurements.jsonl").unlink()
+    lines = []
+    list(reproduce_all([done], lines.append, {}))
+    names = [planned.name for planned in done.grid()]
+    assert lines == ["table-geometry: 2 of 2 runs to measure", *(f"done   {name}: measured" for name in names)]
 
 
 def test_records_stand_in_for_runs_whose_folder_is_gone(done):

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -94,3 +95,10 @@ def test_a_terminal_shows_whole_numbers_whatever_its_width(width):
     assert "0.091 [0." in " ".join(text.split())  # a claim's interval
     assert all(word in text for column in result.columns for word in column["label"].split())  # none is dropped
     assert width < 200 or text.count("method") == 1  # one part where there is room
+
+
+def test_a_claim_without_a_number_of_the_paper_names_none():
+    console = Console(width=200, record=True, file=io.StringIO())
+    result = example()
+    print_result(console, replace(result, verdicts=[{**verdict, "paper": None} for verdict in result.verdicts]))
+    assert result.verdicts and not [line for line in console.export_text().splitlines() if "paper –" in line]
