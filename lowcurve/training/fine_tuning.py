@@ -20,5 +20,5 @@ def fine_tuning_of(folder: Path, changes: Sequence[str] = ()) -> Config:
     tree |= {"name": f"{place.name}-{FINE_TUNE}", "output": place.parent, "data": whole["data"]}
     tree["model"] = {"name": source.model.name, "skip": source.model.skip, "from": str(folder)}
     tree["train"] |= {key: whole["train"][key] for key in _KEPT}
-    tree["train"]["epochs"] = max(1, round(_SHARE * source.train.epochs))
+    tree["train"]["epochs"] = max(1, int(_SHARE * source.train.epochs))
     return change_config(tree, changes, f"the fine-tuning of {folder}")

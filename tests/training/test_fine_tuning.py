@@ -137,6 +137,12 @@ class TestOfARun:
         named = read_config("digits-fine-tune", ["model.from=a:b"])
         assert (named.run_name, named.data.name, named.method.name) == ("digits-fine-tune", "digits", "csoftplus-only")
 
+    @pytest.mark.parametrize(("epochs", "expected"), [(11, 1), (20, 1), (23, 2), (200, 18)])
+    def test_it_never_takes_more_than_a_tenth(self, tmp_path: Path, epochs: int, expected: int) -> None:
+        """A step takes up to a tenth longer: two epochs for twenty would be 11 % of the time."""
+        (tmp_path / "config.toml").write_text(f"name = 'mine'\n[train]\nepochs = {epochs}\n")
+        assert fine_tuning_of(tmp_path).train.epochs == expected
+
     def test_the_command_needs_the_run_alone(self, source: Run) -> None:
         words = ["train", "--from", str(source.folder), "--only", "smoothness", "--set", "train.epochs=2"]
         result = CliRunner().invoke(app, words)
