@@ -7,6 +7,7 @@ from typing import Any
 
 WIDTH, HEIGHT = 800, 380
 LEFT, RIGHT, TOP, BOTTOM = 80, 16, 14, 56
+INSET = 10  # pixels from the frame to the outermost points, whose rings would cover the ticks' labels
 DENSE = 20  # points; more of them are drawn small
 MARKS = 5  # about how many ticks an axis has
 
@@ -59,8 +60,8 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
     lines, log = curve["lines"], curve["log"]
     xs = [value for line in lines for value in line["x"]]
     ys = [value for line in lines for key in ("low", "high", "predicted") for value in line.get(key, [])]
-    y = Axis(ys, HEIGHT - BOTTOM, TOP, log)
-    x = Axis(xs, _left(y), WIDTH - RIGHT, log)
+    y = _vertical(ys, log)
+    x = _horizontal(xs, y, log)
     parts = [_frame(x, y, curve["x_label"], curve["y_label"])]
     for position, line in enumerate(lines):
         parts.append(_line(line, position, x, y))
@@ -71,8 +72,8 @@ def line_chart(curve: dict[str, Any], name: str) -> str:
 def layer_chart(groups: dict[str, dict[str, float]], y_label: str) -> str:
     """Return a chart, logarithmic, with one line of marks per group over named positions, such as β over the layers."""
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
-    y = Axis([value for values in groups.values() for value in values.values()], HEIGHT - BOTTOM, TOP, log=True)
-    x = Axis([0, len(names) - 1 or 1], _left(y), WIDTH - RIGHT, log=False)
+    y = _vertical([value for values in groups.values() for value in values.values()], log=True)
+    x = _horizontal([0, len(names) - 1 or 1], y, log=False)
     parts = [_frame(x, y, "layer, first to last", y_label, x_ticks=False)]
     for position, (label, values) in enumerate(groups.items()):
         line = {
@@ -88,6 +89,14 @@ def layer_chart(groups: dict[str, dict[str, float]], y_label: str) -> str:
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{title}">{"".join(parts)}</svg>'
 
 
+def _vertical(values: Sequence[float], log: bool) -> Axis:
+    return Axis(values, HEIGHT - BOTTOM - INSET, TOP + INSET, log)
+
+
+def _horizontal(values: Sequence[float], y: Axis, log: bool) -> Axis:
+    return Axis(values, _left(y) + INSET, WIDTH - RIGHT - INSET, log)
+
+
 def _left(y: Axis) -> int:
     """Return where the plot begins: right of its longest tick, in the large letters of a phone."""
     return max(LEFT, 34 + 12 * max(len(f"{tick:g}") for tick in y.ticks() or [0]))
@@ -100,10 +109,10 @@ def _frame(x: Axis, y: Axis, x_label: str, y_label: str, *, x_ticks: bool = True
     ]
     for tick in x.ticks() if x_ticks else []:
         parts.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>')
+        parts.append(f'<text x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 4}" dy="1em" text-anchor="middle">{tick:g}</text>')
     for tick in y.ticks():
         parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y(tick):.1f}" dy=".35em" text-anchor="end">{tick:g}</text>')
     middle, center = (TOP + HEIGHT - BOTTOM) / 2, (left + WIDTH - RIGHT) / 2
     for place, text in (
         (f'x="{center}" y="{HEIGHT - 10}"', x_label),

@@ -175,3 +175,17 @@ def test_the_switch_is_there_only_where_the_paper_has_numbers(page):
 
 def test_table_one_comes_first():
     assert next(iter(EXPERIMENTS)) == "table-geometry"
+
+
+def test_rings_stay_inside_the_frame():
+    """A ring on the frame would cover the label of a tick."""
+    line = {"label": "a", "x": [0.0, 0.5, 1.0], "y": [0.0, 50.0, 100.0]}
+    lines = [{**line, "low": line["y"], "high": line["y"]} for _ in range(4)]
+    chart = line_chart({"lines": lines, "log": False, "x_label": "x", "y_label": "y"}, "name")
+    frame = re.search(r'<rect class="plot" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', chart)
+    left, top, width, height = map(float, frame.groups())
+    circles = [tuple(map(float, found)) for found in re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', chart)]
+    assert len(circles) == 12
+    for x, y, radius in circles:
+        assert left <= x - radius and x + radius <= left + width
+        assert top <= y - radius and y + radius <= top + height
