@@ -67,13 +67,15 @@ def certify(
 
 def _show_layers(console: "Console", table: "Bounds") -> None:
     """Print each layer's constants and its share of the curvature bound."""
+    from math import isinf
+
     from rich.table import Table
 
     columns = ("layer", "kind", "norm", "Lipschitz so far", "β", "γ", "share of curvature")
     grid = Table(*columns, box=None, header_style="bold")
     for row in table.layers:
         numbers = ["" if value is None else f"{value:.3g}" for value in (row.beta, row.gamma)]
-        share = f"{row.share:.1%}" if row.hessian else ""
+        share = "" if not row.hessian else "∞" if isinf(row.hessian) else f"{row.share:.1%}"
         grid.add_row(row.name, row.kind, f"{row.norm:.3g}", f"{row.lipschitz:.3g}", *numbers, share)
     console.print(grid)
     console.print(

@@ -10,6 +10,7 @@ from lowcurve.evaluation.measurement import Values
 from lowcurve.training.runs import Run
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature", "margin_curvature")
+RECTIFIERS = ("relu", "hardtanh")  # for which a softplus can stand in; a network of them has the Hessian zero
 PERCENT = 100.0
 
 
@@ -143,7 +144,13 @@ def geometry(run: Run) -> Values:
     found = _read(MeasureFile, run.folder / "measure")
     test = found.get("geometry", {}).get("test", {})
     values: Values = {"accuracy": test["accuracy"]} if test.get("accuracy") is not None else {}
-    for name in MEASURES:
+    kinks = found.get("settings", {}).get("kinks") or {}
+    if kinks:
+        values["flags"] = [f"the Hessian does not see the kinks of {', '.join(kinks)}"]
+    unseen = any(part in name.lower() for name in kinks for part in RECTIFIERS)
+    if unseen:
+        values["flags"][0] += ", so its curvature is left out: lowcurve measure --stand-in 1000 measures it"
+    for name in MEASURES[:1] if unseen else MEASURES:
         if isinstance(test.get(name), dict):
             values |= {name: test[name]["mean"], f"{name}_median": test[name]["median"]}
     for direction, profile in found.get("stability", {}).items():

@@ -28,6 +28,10 @@ def steep():
         nn.init.normal_(p)
     return net
 
+def kinked():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
 def odd():
     return nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 10))
 """
@@ -43,6 +47,14 @@ def run(tmp_path, monkeypatch):
         return CliRunner().invoke(app, ["certify", *arguments])
 
     return call
+
+
+def test_what_is_unbounded_has_no_share(run, tmp_path):
+    """Each of several ReLU bends without bound: 100 % for all of them would be none of them."""
+    shown = run("nets_to_certify:kinked", "--data", "digits", "--samples", "2", "--output", str(tmp_path / "out"))
+    assert shown.exit_code == 0, shown.output
+    activations = [line for line in shown.output.splitlines() if "Activation" in line]
+    assert len(activations) == 2 and all(line.rstrip().endswith("∞") for line in activations)
 
 
 def test_files_agree_with_the_library(run, tmp_path):

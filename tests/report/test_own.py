@@ -85,6 +85,19 @@ def test_every_kind_shows_the_numbers_of_its_file(runs):
     assert values(by_name["explanations"], 0, "similarity") == explained["similarity"]
 
 
+def test_the_hessian_of_a_network_with_kinks_is_no_smoothness(runs, tmp_path):
+    """Zero almost everywhere: it would stand in bold as the best curvature of all."""
+    plain = shutil.copytree(runs[1], tmp_path / "plain")
+    invoke("measure", plain, "--samples", 4, "--stability", 2)
+    (geometry,) = (result for result in own_results([runs[0], plain])[0] if result.experiment == "geometry")
+    cells = geometry.rows[1]["cells"]
+    assert "gradient_norm" in cells and not {key for key in cells if "curvature" in key or "hessian" in key}
+    assert "--stand-in 1000" in geometry.notes[0] and "ReLU" in geometry.notes[0]
+    invoke("measure", plain, "--samples", 4, "--stability", 2, "--stand-in", 1000)
+    (geometry,) = (result for result in own_results([plain])[0] if result.experiment == "geometry")
+    assert values(geometry, 0, "margin_curvature") > 0 and not geometry.notes
+
+
 def test_runs_and_results_share_a_page(runs, tmp_path):
     example().save(tmp_path / "results")
     example().save(tmp_path / "more")
