@@ -4,7 +4,7 @@ Where a private name answers a question, its stand-in gives the careful answer: 
 so that modules are called one by one. That is slower and as right.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -194,6 +194,12 @@ def keep_kind_of_backward_hooks(old: nn.Module, new: nn.Module) -> None:
         new._is_full_backward_hook = old._is_full_backward_hook
 
 
+def has_global_backward_hooks() -> bool:
+    """Whether backward hooks are registered for all modules; where nobody knows, whether any hooks are."""
+    found = [getattr(nn.modules.module, name, None) for name in _GLOBAL_BACKWARD_HOOKS]
+    return has_global_hooks() if None in found else any(found)
+
+
 def has_global_forward_hooks() -> bool:
     """Whether forward hooks are registered for all modules; where nobody knows, whether any hooks are."""
     found = [getattr(nn.modules.module, name, None) for name in _GLOBAL_FORWARD_HOOKS]
@@ -232,22 +238,7 @@ def keep_through_copies(module: fx.GraphModule, attributes: dict[str, Any]) -> N
         module.meta[key] = attributes
 
 
-def writes(run: Callable[[], Any]) -> list[str]:
-    """Return the names of the operations that write to a tensor in place while `run()` runs.
-
-    >>> writes(lambda: torch.zeros(2).add(1).mul_(2))
-    ['aten::mul_']
-    """
-    if TorchDispatchMode is None:
-        raise UserError(f"expected a PyTorch with dispatch modes, got {torch.__version__}; use a tried version")
-    names: list[str] = []
-
-    class Writes(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func._schema.is_mutable:
-                names.append(func._schema.name)
-            return func(*args, **(kwargs or {}))
-
-    with Writes():
-        run()
-    return names
+def writes_in_place(operation: Any) -> bool:
+    """Whether an operation, as a dispatch mode is given it, writes to one of its arguments; yes where nobody knows."""
+    schema = getattr(operation, "_schema", None)
+    return schema is None or bool(schema.is_mutable)

@@ -49,7 +49,7 @@ def certify(
     console = text.console()
     console.print(text.headline(found.name, f" on {len(split):,} test samples of {found.dataset.title}"))
     model = returning_logits(found.model, x[:1].clone())
-    steps = trace_network(model, found.dataset.input_size)
+    steps = trace_network(model, found.dataset.input_size, gradients=explanations)
     table = bounds_of(steps, model)
     if layers:
         _show_layers(console, table)

@@ -18,7 +18,8 @@ class Affine(Step):
     """x ↦ A x + c. `absolute` applies |A|; `rows` are the ℓ₂ norms of A's rows, `schur` ≥ ‖|A|‖₂.
 
     Computing a row takes at most `terms` roundings in a row, computing Aᵀ at most `back_terms`; `offset` is the sum of
-    the sizes of what c is computed from.
+    the sizes of what c is computed from. Where several operations were made one, a number between them is at most
+    `inside` (1 + max|x|), for Aᵀ too, and what is lost of it grows by at most `stretch` on the way.
     """
 
     gains: Gains
@@ -27,6 +28,8 @@ class Affine(Step):
     offset: Tensor
     terms: int
     back_terms: int
+    inside: float = 0.0
+    stretch: float = 1.0
 
     @abstractmethod
     def absolute(self, sizes: Tensor) -> Tensor:
@@ -85,6 +88,22 @@ class Linear(Affine):
         """The sizes behind the bias, beside the output."""
         return per_channel(self.sizes, self.map)
 
+    def scaled(self, after: "Channelwise") -> "Linear":
+        """Return diag(scale) W x + (scale b + shift) as one layer, whose norm is that of the product."""
+        channels = self.weight.shape[0]
+        scale, shift, offset = (t.flatten().expand(channels) for t in (after.scale, after.shift, after.offset))
+        one = Linear(
+            self.map,
+            self.weight * scale.view(-1, *(1,) * (self.weight.dim() - 1)),
+            scale * self.bias + shift,
+            scale.abs() * self.sizes + offset,
+            self.extra_terms + after.terms,
+        )
+        one.stretch = self.stretch * max(1.0, after.schur)
+        between = float(self.weight.abs().sum() + self.sizes.sum())
+        one.inside = max(1.0, self.inside, between) * max(1.0, after.schur)
+        return one
+
     def evaluate(self, *values: Tensor) -> Tensor:
         """W x + b."""
         return self.map.apply(self.weight, values[0]) + per_channel(self.bias, self.map)
@@ -131,6 +150,7 @@ class AveragePool(Affine):
         self.gains = Gains((column * row) ** 0.5, column, (largest * column) ** 0.5)
         self.schur, self.offset = self.gains.n22, torch.zeros((), dtype=torch.float64)
         self.terms = self.back_terms = window + 2
+        self.inside = float(window)  # a sum that is divided
 
     def evaluate(self, *values: Tensor) -> Tensor:
         """Average over windows."""

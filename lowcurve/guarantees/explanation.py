@@ -73,7 +73,7 @@ def explanation_bound(
         y = checked_labels(model, x, y, of)
     arithmetic(model, x)  # refuse before the long work
     model = returning_logits(model, x[:1].clone())
-    return explain_steps(trace_network(model, tuple(x.shape[1:])), model, x, y, radius, of=of)
+    return explain_steps(trace_network(model, tuple(x.shape[1:]), gradients=True), model, x, y, radius, of=of)
 
 
 def explain_steps(

@@ -9,22 +9,24 @@ import copy
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from lowcurve.compat import has_global_forward_hooks, hooks, is_compiled, writes
+from lowcurve.compat import has_global_backward_hooks, has_global_forward_hooks, hooks, is_compiled
 from lowcurve.errors import UserError
-from lowcurve.surgery.graphs import graph_module
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+_OF_PYTORCH = ("torch.nn.", "lowcurve.")
 
 
-def plain_copy(model: nn.Module) -> nn.Module:
+def plain_copy(model: nn.Module, *, gradients: bool = False) -> nn.Module:
     """Return a copy on the processor in eval mode, with every parametrized tensor at the value that it is given.
 
-    The copy is what is traced: nothing done to it can change the model. A model with anything hidden is refused.
+    The copy is what is traced: nothing done to it can change the model. A model with anything hidden is refused. This
+    package's own hooks only compute for all layers at once what each derives for itself, and stay behind.
     """
-    refuse_hidden(model)
+    refuse_hidden(model, gradients=gradients)
     try:
         twin = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     except Exception as error:
@@ -36,18 +38,24 @@ def plain_copy(model: nn.Module) -> nn.Module:
             )
         if parametrize.is_parametrized(module):
             _settle(name, module)
+        for kind in _HOOKS:
+            hooks(module, kind).clear()
     for name, tensor in (*twin.named_parameters(), *twin.named_buffers()):
         _refuse_values(name, tensor)
     return twin
 
 
-def refuse_hidden(model: nn.Module) -> None:
-    """Refuse hooks, compiled modules and instances with methods of their own."""
+def refuse_hidden(model: nn.Module, *, gradients: bool = False) -> None:
+    """Refuse hooks, compiled modules and methods that were replaced; backward hooks where `gradients` are spoken of."""
     if not isinstance(model, nn.Module):
         raise UserError(f"expected an nn.Module, got {type(model).__name__}")
     if has_global_forward_hooks():
         raise UserError("expected no hooks, got a global forward hook, which may change results; remove it")
+    if gradients and has_global_backward_hooks():
+        raise UserError("expected no hooks, got a global backward hook, which may change gradients; remove it")
     for name, module in model.named_modules():
+        if gradients and any(hooks(module, kind) for kind in _BACKWARD_HOOKS):
+            raise UserError(f"cannot bound gradients: {_where(name, module)} has a backward hook; remove it")
         for what, remedy in _hidden(module):
             raise UserError(f"cannot bound this model: {_where(name, module)} {what}; {remedy}")
 
@@ -68,6 +76,15 @@ def _hidden(module: nn.Module) -> Iterator[tuple[str, str]]:
     replaced = [name for name in vars(module) if callable(getattr(kind, name, None))]
     if replaced:
         yield f"has its method {replaced[0]!r} replaced on the instance", "write a subclass"
+    if _is_patched(kind):
+        yield "has a class whose forward was replaced", "write a subclass instead"
+
+
+def _is_patched(kind: type[nn.Module]) -> bool:
+    """Whether somebody gave a class of PyTorch or of this package another forward than it was defined with."""
+    owner = next((base for base in kind.__mro__ if "forward" in vars(base)), kind)
+    defined_in = str(getattr(vars(owner).get("forward"), "__module__", ""))
+    return owner.__module__.startswith(_OF_PYTORCH) and not defined_in.startswith(_OF_PYTORCH)
 
 
 def _settle(name: str, module: nn.Module) -> None:
@@ -99,18 +116,6 @@ def _refuse_values(name: str, tensor: torch.Tensor) -> None:
         sizes = tensor.abs()[tensor != 0].double()
         if sizes.numel() and not 1e-100 <= float(sizes.min()) <= float(sizes.max()) <= 1e100:
             raise UserError(f"expected numbers from 1e-100 to 1e100 in the model, got others in {name}; rescale it")
-
-
-def refuse_unseen_writes(model: nn.Module, graph: fx.Graph, x: Tensor) -> None:
-    """Refuse a model that writes to a tensor where its graph does not."""
-    traced = graph_module(model, graph)
-    seen, real = writes(lambda: traced(x.clone())), writes(lambda: model(x.clone()))
-    if seen != real:
-        unseen = set(real) - set(seen) or set(real)
-        raise UserError(
-            f"cannot bound this model: its forward works in place ({', '.join(sorted(unseen))}) where torch.fx does "
-            "not see it; write it out of place, y = y - 1 instead of y -= 1"
-        )
 
 
 def refuse_overwritten(

@@ -12,13 +12,15 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, fx, nn
 
+from lowcurve import checks
 from lowcurve.compat import DROPOUTS
 from lowcurve.errors import UserError
 from lowcurve.guarantees import functions, layers
 from lowcurve.guarantees.affine import Channelwise, Linear
 from lowcurve.guarantees.arithmetic import FLOAT64
-from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten, refuse_unseen_writes
+from lowcurve.guarantees.faithful import plain_copy, refuse_overwritten
 from lowcurve.guarantees.network import Network, Node, Shape
+from lowcurve.guarantees.operations import refuse_unseen
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steps import Reshape, Step
 from lowcurve.random import generator
@@ -81,17 +83,21 @@ class _Tracer(fx.Tracer):
         return layers.is_layer(m) or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace_network(model: nn.Module, input_size: Shape) -> Network:
-    """Trace `model` in eval mode on samples of shape `input_size` and return its steps; the model stays as it is."""
-    twin = plain_copy(model)
+def trace_network(model: nn.Module, input_size: Shape, *, gradients: bool = False) -> Network:
+    """Trace `model` in eval mode on samples of shape `input_size` and return its steps; the model stays as it is.
+
+    With `gradients` the steps also have to say how PyTorch differentiates the model by its input.
+    """
+    twin = plain_copy(model, gradients=gradients)
     if _Tracer().is_leaf_module(twin, ""):
         twin = nn.Sequential(twin)  # a single layer has no graph of its own
     with torch.no_grad():
         graph, modules = _traced(twin, input_size), dict(twin.named_modules())
         _refuse_overwritten(graph, modules)
         found = _assembled(graph, modules, input_size)
-        refuse_unseen_writes(twin.double(), graph, torch.rand(2, *input_size, generator=generator(0)).double())
-        _verify(found, twin)
+        example = torch.rand(2, *input_size, generator=generator(0)).to(_example(twin, input_size))
+        refuse_unseen(twin, graph, example, gradients=gradients)
+        _verify(found, twin.double())
     return found
 
 
@@ -120,7 +126,7 @@ def _verify(net: Network, model: nn.Module) -> None:
         x = scale * torch.randn(3 + i, *net.input_size, generator=generator(i), dtype=torch.float64)
         values = net.values(x)
         allowed = rounding(net, values, everywhere, x.new_zeros(len(x)), FLOAT64)[-1].parts
-        refuse_difference(model(x.clone()), values[-1], allowed)
+        refuse_difference(checks.run(model, x), values[-1], allowed)
 
 
 def refuse_difference(logits: Tensor, values: Tensor, allowed: Tensor) -> None:
@@ -139,8 +145,7 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
     """Trace the model and note the shape of every tensor."""
     try:
         graph = _Tracer().trace(model)
-        example = next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
-        _Shapes(graph_module(model, graph)).run(example)
+        _Shapes(graph_module(model, graph)).run(_example(model, input_size))
     except UserError:
         raise
     except Exception as error:
@@ -150,6 +155,11 @@ def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
             "data cannot be bounded"
         ) from error
     return graph
+
+
+def _example(model: nn.Module, input_size: Shape) -> Tensor:
+    """Return two samples of zeros in the model's type of numbers."""
+    return next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
 
 
 def _refuse_overwritten(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
@@ -192,7 +202,7 @@ def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], pos
     step = _step(node, inputs, modules)
     before = nodes[places[0] - 1] if len(places) == 1 and places[0] else None
     if isinstance(step, Channelwise) and before is not None and _absorbs(before.step, inputs[0], step):
-        nodes[places[0] - 1] = replace(before, name=f"{before.name}+{_name(node)}", step=_folded(before.step, step))
+        nodes[places[0] - 1] = replace(before, name=f"{before.name}+{_name(node)}", step=before.step.scaled(step))
         position[node] = places[0]
         return
     parts = step if isinstance(step, tuple) else (Node("", step, tuple(range(-len(places), 0))),)
@@ -230,19 +240,6 @@ def _absorbs(layer: Step, node: fx.Node, after: Channelwise) -> TypeGuard[Linear
     if not isinstance(layer, Linear) or len(node.users) != 1:
         return False
     return after.scale.numel() == 1 or len(_shape(node)) == 1 + len(layer.map.output_shape)
-
-
-def _folded(layer: Linear, after: Channelwise) -> Linear:
-    """Return diag(scale) W x + (scale b + shift) as one layer, whose norm is that of the product."""
-    channels = layer.weight.shape[0]
-    scale, shift, offset = (t.flatten().expand(channels) for t in (after.scale, after.shift, after.offset))
-    return Linear(
-        layer.map,
-        layer.weight * scale.view(-1, *(1,) * (layer.weight.dim() - 1)),
-        scale * layer.bias + shift,
-        scale.abs() * layer.sizes + offset,
-        layer.extra_terms + after.terms,
-    )
 
 
 def _shape(node: fx.Node) -> Shape:

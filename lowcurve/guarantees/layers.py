@@ -17,7 +17,7 @@ from lowcurve.errors import UserError
 from lowcurve.guarantees.affine import AveragePool, Channelwise, Linear
 from lowcurve.guarantees.network import Node, Shape
 from lowcurve.guarantees.operator_norm import effective_weight
-from lowcurve.guarantees.residual import SCALE_TERMS, block_nodes, same_size
+from lowcurve.guarantees.residual import SCALE_TERMS, block_nodes, refuse_out_of_range, same_size
 from lowcurve.guarantees.steps import Activation, MaxPool, Rearrange, Reshape, SortedPairs, Step
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
@@ -77,8 +77,9 @@ def _batch_norm(module: Any, shape: Shape, output: Shape) -> Step:
 def _lipschitz_batch_norm(module: Any, shape: Shape, output: Shape) -> Step:
     if type(module.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d):
         raise UserError(f"holds a {type(module.norm).__name__}; expected a plain batch norm, put that in its place")
-    factor = float(copy.deepcopy(module).double().factor().detach())
-    return _normalization(module.norm, factor, len(shape), _BATCHNORM_TERMS + _LIPSCHITZ_TERMS)
+    factor = copy.deepcopy(module).double().factor().detach()
+    refuse_out_of_range(module.factor().detach(), factor, _LIPSCHITZ_TERMS)
+    return _normalization(module.norm, float(factor), len(shape), _BATCHNORM_TERMS + _LIPSCHITZ_TERMS)
 
 
 @layer_step.register(Normalize)

@@ -87,6 +87,7 @@ def block_nodes(module: Block1or2d, shape: tuple[int, ...], activation: Activati
         )
     twin = copy.deepcopy(module).cpu().double().eval()
     weight, scale = twin.weight.detach(), twin.scale().detach()
+    refuse_out_of_range(copy.deepcopy(module).cpu().eval().scale().detach(), scale, SCALE_TERMS)
     lipschitz, doubtful = _constant(twin, scale)
     exact = module.weight.dtype != torch.float64  # what float64 loses in C is nothing to float32
     back, circular = twin.back(scale).detach(), getattr(module, "padding_mode", "") == "circular"
@@ -98,6 +99,13 @@ def block_nodes(module: Block1or2d, shape: tuple[int, ...], activation: Activati
     names = ("inner", ACTIVATION, "outer")
     nodes = [Node(name, step, (i,)) for i, (name, step) in enumerate(zip(names, branch.steps, strict=True))]
     return (*nodes, Node("", Residual(branch, lipschitz), (0, 3)))
+
+
+def refuse_out_of_range(computed: Tensor, exact: Tensor, terms: int) -> None:
+    """Refuse a factor that a layer derives from its weights where it over- or underflows on the way."""
+    off = (computed.double() - exact).abs()
+    if not bool((off <= terms * torch.finfo(computed.dtype).eps * exact.abs()).all()):
+        raise UserError(f"derives a factor that {computed.dtype} cannot hold from its weights; rescale them")
 
 
 def same_size(weight: Tensor, shape: tuple[int, ...], circular: bool = False) -> LinearMap:

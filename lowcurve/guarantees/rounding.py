@@ -115,8 +115,10 @@ def _exact_jacobian(step: Step, error: Error, arithmetic: Arithmetic = FLOAT64) 
 
 def underflow(step: Step, inputs: int, size: Tensor, arithmetic: Arithmetic) -> Tensor:
     """Bound what derivatives lose below `tiny`; nothing is known where one may pass the largest number."""
-    terms, largest = (step.back_terms, 1 + step.schur) if isinstance(step, Affine) else (1, 2.0)
-    lost = 4 * arithmetic.tiny * terms * inputs**0.5 * (size + largest)
+    terms, largest = 1, 2.0
+    if isinstance(step, Affine):
+        terms, largest = step.back_terms, 1 + step.schur + step.inside
+    lost = 4 * arithmetic.tiny * terms * inputs**0.5 * (size + largest) * largest
     return torch.where(size * largest < arithmetic.largest / 8, lost, torch.inf)
 
 
@@ -134,11 +136,14 @@ def _affine(step: Affine, inputs: tuple[Input, ...], arithmetic: Arithmetic) -> 
     fixed = step.absolute(at.value.abs()) + step.offset
     sizes = fixed + step.parts(at.drift.norm, at.drift.parts)
     largest = at.size.flatten(1).amax(1)
-    floor = 4 * arithmetic.tiny * step.terms * (1 + largest)  # each operation may flush its result, each weight to 0
+    inside = step.inside * (1 + largest)
+    lost = 4 * arithmetic.tiny * step.terms * (1 + largest + inside)  # operations may flush results and weights to 0
+    floor = lost * step.stretch
     added = gamma * sizes + spread(floor, sizes)
     norm = gamma * (_norm(fixed) + step.schur * at.drift.norm) + floor * sizes[0].numel() ** 0.5
     norm = step.gains.n22 * at.error.norm + torch.fmin(norm, _norm(added))
-    return _bounded(Error(norm, step.parts(at.error.norm, at.error.parts) + added), sizes, arithmetic)
+    peak = torch.maximum(sizes.flatten(1).amax(1), inside)
+    return _bounded(Error(norm, step.parts(at.error.norm, at.error.parts) + added), peak, arithmetic)
 
 
 @rounded.register
@@ -151,7 +156,8 @@ def _activation(step: Activation, inputs: tuple[Input, ...], arithmetic: Arithme
     added = fixed + unit * at.drift.parts
     norm = torch.fmin(_norm(added), _norm(fixed) + unit * at.drift.norm)
     steep = known.lipschitz
-    return _bounded(Error(steep * at.error.norm + norm, steep * at.error.parts + added), at.size, arithmetic)
+    peak = max(1.0, steep) * at.size
+    return _bounded(Error(steep * at.error.norm + norm, steep * at.error.parts + added), peak, arithmetic)
 
 
 @rounded.register
@@ -238,7 +244,7 @@ def _flushed(error: Error, arithmetic: Arithmetic) -> Error:
 
 def _bounded(error: Error, sizes: Tensor, arithmetic: Arithmetic) -> Error:
     """Nothing is known where a sum may overflow."""
-    over = ~(sizes.flatten(1).amax(1) < arithmetic.largest / 8)
+    over = ~(sizes.view(len(sizes), -1).amax(1) < arithmetic.largest / 8)
     return Error(
         error.norm.masked_fill(over, torch.inf), torch.where(spread(over, error.parts), torch.inf, error.parts)
     )

@@ -134,6 +134,25 @@ def test_no_block_is_lost(kind: str, device: None) -> None:
     assert found == pytest.approx(float(spectral.sigma(original(layer)).detach()), rel=1e-4)
 
 
+def test_a_channel_that_becomes_a_little_steeper_than_all_others_is_seen_at_once() -> None:
+    """Channels of a depthwise convolution share nothing; each is a small map, whose dense norm is the truth."""
+    torch.manual_seed(0)
+    layer = spectral_norm(nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False), (16, 16)).train()
+    units, x = torch.eye(256).double().view(256, 1, 16, 16), torch.rand(2, 64, 16, 16)
+
+    def norms() -> Tensor:
+        images = F.conv2d(units, original(layer).detach().double(), padding=1).transpose(0, 1).flatten(2)
+        return torch.linalg.eigvalsh(images @ images.mT)[:, -1].sqrt()
+
+    for channel in range(0, 18, 3):
+        original(layer).data = torch.randn(64, 1, 3, 3) * 0.1 + 0.1 * (channel % 2)
+        converge(layer)
+        sizes = norms()
+        original(layer).data[channel] *= 1.03 * float(sizes.max() / sizes[channel])
+        factor = (layer(x) / F.conv2d(x, original(layer), padding=1, groups=64)).median()
+        assert float(norms().max() * factor.detach()) < 1.02
+
+
 def test_old_vectors_with_dead_blocks_come_back_to_life(device: None) -> None:
     layer, _ = blocks("grouped", [1.0] * 4)
     spectral_norm(layer, 8).train()
