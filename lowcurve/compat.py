@@ -238,7 +238,12 @@ def keep_through_copies(module: fx.GraphModule, attributes: dict[str, Any]) -> N
         module.meta[key] = attributes
 
 
+def schema_of(target: Any) -> Any:
+    """Return what an operator of PyTorch says of its arguments and results, None for other functions and tensors."""
+    return getattr(target, "_schema", None)
+
+
 def writes_in_place(operation: Any) -> bool:
     """Whether an operation, as a dispatch mode is given it, writes to one of its arguments; yes where nobody knows."""
-    schema = getattr(operation, "_schema", None)
+    schema = schema_of(operation)
     return schema is None or bool(schema.is_mutable)

@@ -20,6 +20,7 @@ from lowcurve.errors import UserError
 from lowcurve.kernels import ops, reference
 from lowcurve.layers.counting import counted_by_caller
 from lowcurve.layers.spectral import SpectralNorm
+from lowcurve.training.merged import merge_equal
 from lowcurve.training.step import TrainingStep
 
 _FOR_ALL_LAYERS = ("scales", "scales_gradient", "unit_weights", "unit_weights_gradient")
@@ -60,6 +61,8 @@ def trace(step: TrainingStep, inputs: Sequence[Tensor]) -> TracedStep:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"this network's step cannot be written as one graph ({reason}); {_REMEDY}") from error
     _forget_detached(graph)
+    merge_equal(graph.graph)
+    graph.recompile()
     traced = TracedStep(graph, function.summands, function.with_gradient, function.moved, function.counted)
     with _noise_put_back(inputs[0]), torch.no_grad():
         _check_repeats(traced.split(function.results), traced.split(graph(*tensors)))
