@@ -96,7 +96,7 @@ def explanations(case: Case) -> None:
         slopes = _slopes(model, torch.cat([x[None], points]), int(case.y[k]), of)
         center, around = slopes[0], slopes[1:]
         worst = float((around - center).norm(dim=1).max())
-        turned = float(torch.cosine_similarity(around, center[None], eps=0.0).nan_to_num(1.0).min())
+        turned = float(torch.cosine_similarity(around, center[None], eps=0.0).nan_to_num(1.0).clamp(-1, 1).min())
         if worst > float(found.change[k]) or worst > float(found.relative[k] * center.norm()) * (1 + 1e-9):
             raise Finding(f"a gradient changes by {worst:.6g}, its bound is {float(found.change[k]):.6g}")
         if turned < float(found.cosine[k]) - 1e-9:
