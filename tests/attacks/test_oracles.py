@@ -103,11 +103,11 @@ def test_square_is_as_strong_as_autoattack(
     net: str, norm: float, eps: float, queries: int, nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]
 ) -> None:
     model, (x, y) = nets[net], samples
-    ours = attack(model, x, y, "square", eps=eps, norm=norm, steps=queries).accuracy
+    ours = [attack(model, x, y, "square", eps=eps, norm=norm, steps=queries, seed=seed).accuracy for seed in range(3)]
     settings = {"n_queries": queries, "p_init": 0.8, "device": "cpu", "resc_schedule": True}
     oracles = [SquareAttack(model, norm=NAMES[norm], eps=eps, seed=seed, **settings) for seed in range(3)]
-    left = [accuracy(model, oracle.perturb(x, y), y) for oracle in oracles]  # one of them may be lucky
-    assert ours <= sum(left) / len(left) + 0.02 + 1e-9
+    left = [accuracy(model, oracle.perturb(x, y), y) for oracle in oracles]  # a single run may be lucky or not
+    assert sum(ours) / len(ours) <= sum(left) / len(left) + 0.02 + 1e-9
 
 
 def test_square_is_as_strong_as_torchattacks(nets: dict[str, nn.Module], samples: tuple[Tensor, Tensor]) -> None:
