@@ -5,7 +5,7 @@ these are dozens of small operations each. `Together` computes them in a few; `t
 do so. Who calls a single layer gets the same numbers from the layer itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -69,12 +69,17 @@ class Together:
         """Compute normalized weights and scales, for the forwards until the next call; return them all."""
         return [] if self._compiled else [*self.units(), *self.scales()]
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is derived from."""
-        for _, module, _ in self.spectral:
-            yield from module.parametrizations["weight"].parameters()  # type: ignore[index,union-attr]
+    def renew_apart(self) -> list[tuple[Tensor, Tensor]]:
+        """Renew, but give layers copies that their graphs end at; return pairs of what was derived and its copy.
+
+        A layer may compute for itself all the same (checkpointing, compiled models): its graph ends at parameters.
+        """
+        pairs: dict[Tensor, Tensor] = {t: t.detach().requires_grad_(t.requires_grad) for t in self.renew()}
+        for _, _, spectral in self.spectral:
+            spectral.unit = pairs.get(spectral.unit)  # type: ignore[arg-type]
         for norm in self.norms:
-            yield from norm.parameters()
+            norm.shared_scale = norm.shared_scale and tuple(map(pairs.get, norm.shared_scale))
+        return list(pairs.items())
 
     def units(self, copied: bool = False) -> list[Tensor]:
         """Compute normalized weights; graphs get copies of the slopes where these may change before the backward."""

@@ -157,23 +157,23 @@ class GradientPenalty(Term):
         """
         replay = Replay(passes.model)
         x.requires_grad_()
-        derived, behind = passes.derive(), passes.behind_derived()
-        direct = [p for p in passes.model.parameters() if p not in behind]
-        leaves = [tensor for tensor in (*derived, *direct) if tensor.requires_grad]
+        ends = [(p, p) for p in passes.model.parameters()] + passes.derive_apart()  # (to go on from, where passes end)
+        ends = [(derived, copy) for derived, copy in ends if copy.requires_grad]
         with passes.parallel.no_sync() if passes.parallel else nullcontext():
             losses, logits = passes.losses(passes.model, x)
-        gradient, *found = torch.autograd.grad(losses.mean(), [x, *leaves], allow_unused=True)
-        leaves = [leaf for leaf, g in zip(leaves, found, strict=True) if g is not None]
+        gradient, *found = torch.autograd.grad(losses.mean(), [x, *(copy for _, copy in ends)], allow_unused=True)
+        ends = [end for end, g in zip(ends, found, strict=True) if g is not None]
         here = [g for g in found if g is not None]
         gradient = gradient * len(x)
         slope = _SLOPES[self.gradient_norm](gradient)
         step = self._step(slope, parallel=passes.parallel is not None)
         moved, _ = passes.losses(replay, x.detach() + step * slope)
-        whole = foreach("sub", torch.autograd.grad(moved.mean(), leaves), here)
+        whole = foreach("sub", torch.autograd.grad(moved.mean(), [copy for _, copy in ends]), here)
         foreach("mul_", whole, self.lambda_grad / step)
         foreach("add_", whole, here)  # ∇L(x) + λ/s (∇L(x + s v) − ∇L(x))
         torch.autograd.backward(
-            [*leaves, *penalties.values()], [*whole, *(torch.ones_like(p) for p in penalties.values())]
+            [*(derived for derived, _ in ends), *penalties.values()],
+            [*whole, *(torch.ones_like(p) for p in penalties.values())],
         )
         penalty = self.lambda_grad * _MEANS[self.gradient_norm](gradient)
         return {"cross_entropy": losses.mean(), **penalties, name: penalty}, logits

@@ -64,9 +64,9 @@ class Passes:
         """Compute and keep what layers derive from their parameters alone; return it."""
         return self._together.renew()
 
-    def behind_derived(self) -> set[Tensor]:
-        """Return the parameters that `derive` computes from."""
-        return set(self._together.parameters())
+    def derive_apart(self) -> list[tuple[Tensor, Tensor]]:
+        """Derive, but let forwards end at copies; return what was derived, each with its copy."""
+        return self._together.renew_apart()
 
     def losses(self, net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Return per-sample losses and logits; what follows autocast has the precision of x again."""
