@@ -114,6 +114,18 @@ def middle(draws: numpy.ndarray | None) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
+def around(measured: float, draws: numpy.ndarray | None) -> tuple[float | None, float | None]:
+    """Return the middle of the draws, made wide enough to hold what was measured.
+
+    Drawn anew, the size of a difference near 0 is nearly always larger.
+
+    >>> around(0.1, numpy.array([0.2, 0.2, 0.2]))
+    (0.1, 0.2)
+    """
+    low, high = middle(draws)
+    return (None, None) if low is None or high is None else (min(low, measured), max(high, measured))
+
+
 def verdicts(
     claims: Sequence[Claim],
     ours: Lookup,
@@ -127,7 +139,7 @@ def verdicts(
         value, printed = claim.value(ours), claim.value(paper)
         seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.value(lookup)) is not None}
         alone = [claim.judge(found) for found in seeds.values()]
-        low, high = middle(claim.values(draws)) if value is not None else (None, None)
+        low, high = around(value, claim.values(draws)) if value is not None else (None, None)
         judged.append(
             {
                 "text": claim.text,

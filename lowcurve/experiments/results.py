@@ -17,7 +17,7 @@ from lowcurve.environment import environment
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.schema import Record, ResultFile
-from lowcurve.experiments.claims import Cell, middle, verdicts
+from lowcurve.experiments.claims import Cell, around, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.experiments.redraw import redraw
 from lowcurve.files import write_json
@@ -138,7 +138,7 @@ def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]], draws: numpy.n
     if not values:
         return None
     numbers = list(values.values())
-    low, high = middle(draws)
+    low, high = around(statistics.fmean(numbers), draws)
     return {
         "mean": statistics.fmean(numbers),
         "std": statistics.stdev(numbers) if len(numbers) > 1 else None,

@@ -85,20 +85,21 @@ def test_seeds_that_disagree_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("draws", "verdict"),
+    ("measured", "draws", "verdict"),
     [
-        ([0.1, 0.2], "holds"),
-        ([0.6, 0.7], "does not hold"),
-        ([0.4, 0.6], "cannot tell"),
-        ([0.1, numpy.inf], "cannot tell"),  # a draw without a value: nobody knows how far it goes
-        (None, "cannot tell"),
+        (0.15, [0.1, 0.2], "holds"),
+        (0.65, [0.6, 0.7], "does not hold"),
+        (0.15, [0.6, 0.7], "cannot tell"),  # the interval holds what was measured
+        (0.15, [0.4, 0.6], "cannot tell"),
+        (0.15, [0.1, numpy.inf], "cannot tell"),  # a draw without a value: nobody knows how far it goes
+        (0.15, None, "cannot tell"),
     ],
 )
-def test_a_verdict_is_that_of_the_whole_interval(draws, verdict):
+def test_a_verdict_is_that_of_the_whole_interval(measured, draws, verdict):
     claim = Claim("", "c[a] <= 0.5")
     cell = ("a", "c")
     known = {} if draws is None else {cell: numpy.array(draws)}
-    (found,) = verdicts([claim], {cell: 0.15}.get, {}.get, {}, known)
+    (found,) = verdicts([claim], {cell: measured}.get, {}.get, {}, known)
     assert found["verdict"] == verdict
     (absent,) = verdicts([claim], {}.get, {}.get, {}, known)
     assert absent["verdict"] == "not measured"
