@@ -244,7 +244,7 @@ def _flushed(error: Error, arithmetic: Arithmetic) -> Error:
 
 def _bounded(error: Error, sizes: Tensor, arithmetic: Arithmetic) -> Error:
     """Nothing is known where a sum may overflow."""
-    over = ~(sizes.view(len(sizes), -1).amax(1) < arithmetic.largest / 8)
+    over = ~(sizes.reshape(len(sizes), -1).amax(1) < arithmetic.largest / 8)
     return Error(
         error.norm.masked_fill(over, torch.inf), torch.where(spread(over, error.parts), torch.inf, error.parts)
     )

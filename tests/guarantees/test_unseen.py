@@ -153,3 +153,13 @@ def test_factors_that_float32_cannot_hold_are_refused() -> None:
         model, x = nn.Sequential(layer, nn.Linear(4, 3)).eval(), torch.zeros(1, 4)
         with pytest.raises(UserError, match="cannot hold"):
             lc.certify(model, x, model(x).argmax(1))
+
+
+def test_images_in_channels_last_are_certified_and_explained() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Softplus(), nn.Softplus(), nn.Flatten(), nn.Linear(48, 3))
+    x = torch.rand(2, 2, 6, 6)
+    other = x.to(memory_format=torch.channels_last)
+    y = model(x).argmax(1)
+    assert torch.allclose(lc.certify(model, other, y).radius, lc.certify(model, x, y).radius, rtol=1e-3)
+    assert bool(lc.explanation_bound(model, other, y, 0.1).change.isfinite().all())
