@@ -41,6 +41,7 @@ def start(config: Config) -> list[int]:
             train(config, resume="auto")
         except UserError as error:
             (config.output / f"said-{rank}").write_text(str(error))
+            os._exit(1)  # gloo's destructor now and then waits for a thread that still expects the lost process
 
     return [in_child(lambda rank=rank: work(rank)) for rank in (0, 1)]
 
