@@ -37,18 +37,19 @@ def total(net: nn.Module, penalized: bool) -> torch.Tensor:
     return found + 0.1 * lc.gradient_penalty(losses, x) if penalized else found
 
 
-@pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float32, 1e-3, 1e-4), (torch.float64, 1e-9, 1e-10)])
+@pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float32, 1e-3, 2e-5), (torch.float64, 1e-9, 1e-12)])
 @pytest.mark.parametrize("penalized", [False, True])
 def test_a_loop_of_ones_own_has_the_gradients_of_layers_alone(
     penalized: bool, dtype: torch.dtype, rtol: float, atol: float
 ) -> None:
-    """In float32 up to a share of the largest gradient of all: one in log γ is a difference of much larger numbers."""
+    """In float32 a gradient in log γ is known to a share of the largest: it is a difference of much larger numbers."""
     nets = network().to(dtype), network(alone=True).to(dtype)
     for _ in range(3):
         grads = [torch.autograd.grad(total(net, penalized), list(net.parameters())) for net in nets]
         largest = max(float(grad.abs().max()) for grad in grads[1])
         for name, mine, theirs in zip(dict(nets[0].named_parameters()), *grads, strict=True):
-            assert torch.allclose(mine, theirs, rtol=rtol, atol=atol * largest), name
+            size = largest if name.endswith("log_gamma") else float(theirs.abs().max() + 1e-3)
+            assert torch.allclose(mine, theirs, rtol=rtol, atol=atol * size), name
         with torch.no_grad():
             for net in nets:
                 for parameter, grad in zip(net.parameters(), grads[1], strict=True):
