@@ -4,10 +4,8 @@ Nothing is guessed: an operation without known constants is refused by name, wit
 then run in float64 beside the copy, and must agree within the proven rounding errors of float64.
 """
 
-import operator
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -23,64 +21,10 @@ from lowcurve.guarantees.network import Network, Node, Shape
 from lowcurve.guarantees.operations import refuse_unseen
 from lowcurve.guarantees.rounding import rounding
 from lowcurve.guarantees.steps import Reshape, Step
+from lowcurve.guarantees.tracing import Kind, Tracer, example_of, traced
 from lowcurve.random import generator
-from lowcurve.surgery.graphs import graph_module
-from lowcurve.surgery.nested import tensors
 
 _SCALES = (1.0, 30.0, 1e-3)  # of the points at which steps and model are compared
-
-
-class _Kind(NamedTuple):
-    """What is known of a tensor before it is computed."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-class _Shapes(fx.Interpreter):
-    """Run a graph and note what kind of tensor each node gives; unlike PyTorch's own pass it prints nothing."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one node; several tensors are noted as no kind."""
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            n.meta["tensor_meta"] = _Kind(result.shape, result.dtype)
-        elif next(tensors(result), None) is not None:
-            n.meta["tensor_meta"] = None
-        return result
-
-
-class _Proxy(fx.Proxy):
-    """A value that is traced; `y += z` is recorded as what it is, a change in place, not as `y = y + z`."""
-
-    def __iadd__(self, other: object) -> fx.Proxy:
-        return self._in_place(operator.iadd, other)
-
-    def __isub__(self, other: object) -> fx.Proxy:
-        return self._in_place(operator.isub, other)
-
-    def __imul__(self, other: object) -> fx.Proxy:
-        return self._in_place(operator.imul, other)
-
-    def __itruediv__(self, other: object) -> fx.Proxy:
-        return self._in_place(operator.itruediv, other)
-
-    def _in_place(self, function: Callable[..., object], other: object) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-
-class _Tracer(fx.Tracer):
-    """Look into modules of the user, but not into layers that are registered or that PyTorch defines."""
-
-    proxy_buffer_attributes = True
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Return what stands for the value of a node."""
-        return _Proxy(node, self)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Stop at layers."""
-        return layers.is_layer(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace_network(model: nn.Module, input_size: Shape, *, gradients: bool = False) -> Network:
@@ -89,13 +33,13 @@ def trace_network(model: nn.Module, input_size: Shape, *, gradients: bool = Fals
     With `gradients` the steps also have to say how PyTorch differentiates the model by its input.
     """
     twin = plain_copy(model, gradients=gradients)
-    if _Tracer().is_leaf_module(twin, ""):
+    if Tracer().is_leaf_module(twin, ""):
         twin = nn.Sequential(twin)  # a single layer has no graph of its own
     with torch.no_grad():
-        graph, modules = _traced(twin, input_size), dict(twin.named_modules())
+        graph, modules = traced(twin, input_size), dict(twin.named_modules())
         _refuse_overwritten(graph, modules)
         found = _assembled(graph, modules, input_size)
-        example = torch.rand(2, *input_size, generator=generator(0)).to(_example(twin, input_size))
+        example = torch.rand(2, *input_size, generator=generator(0)).to(example_of(twin, input_size))
         refuse_unseen(twin, graph, example, gradients=gradients)
         _verify(found, twin.double())
     return found
@@ -141,27 +85,6 @@ def refuse_difference(logits: Tensor, values: Tensor, allowed: Tensor) -> None:
     )
 
 
-def _traced(model: nn.Module, input_size: Shape) -> fx.Graph:
-    """Trace the model and note the shape of every tensor."""
-    try:
-        graph = _Tracer().trace(model)
-        _Shapes(graph_module(model, graph)).run(_example(model, input_size))
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"expected a model that torch.fx can trace on inputs of shape {tuple(input_size)}, "
-            f"got {type(model).__name__}: {error}. Check the shape; a forward whose control flow depends on the "
-            "data cannot be bounded"
-        ) from error
-    return graph
-
-
-def _example(model: nn.Module, input_size: Shape) -> Tensor:
-    """Return two samples of zeros in the model's type of numbers."""
-    return next((p for p in model.parameters()), torch.zeros(())).new_zeros(2, *input_size)
-
-
 def _refuse_overwritten(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
     def overwrites(node: fx.Node) -> bool:
         if node.op == "call_module":
@@ -190,7 +113,7 @@ def _append(node: fx.Node, modules: dict[str, nn.Module], nodes: list[Node], pos
     """Add the step of one fx node, or fold it into the layer before."""
     inputs = [argument for argument in node.all_input_nodes if "tensor_meta" in argument.meta]
     meta = node.meta["tensor_meta"]
-    if not isinstance(meta, _Kind):
+    if not isinstance(meta, Kind):
         raise _refused(node, modules, "returns several tensors", "write it with modules of torch.nn or lowcurve")
     if any(argument.op == "get_attr" for argument in inputs):
         raise _refused(node, modules, "uses a tensor of its own", "write it as a layer of torch.nn or lowcurve")
@@ -244,7 +167,7 @@ def _absorbs(layer: Step, node: fx.Node, after: Channelwise) -> TypeGuard[Linear
 
 def _shape(node: fx.Node) -> Shape:
     meta = node.meta.get("tensor_meta")
-    return tuple(meta.shape) if isinstance(meta, _Kind) else ()
+    return tuple(meta.shape) if isinstance(meta, Kind) else ()
 
 
 def _name(node: fx.Node) -> str:
