@@ -1,26 +1,22 @@
 """How steep and how bent is each block of a network at given inputs, such as attention, for which no constant holds?"""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lowcurve import checks
 from lowcurve.errors import UserError
+from lowcurve.geometry.block_calls import BlockCall, block_calls
 from lowcurve.geometry.curvature import curvature
-from lowcurve.geometry.functions import Of, checked_inputs, checked_labels, local_model, twice_differentiable
-from lowcurve.geometry.hvp import explained
+from lowcurve.geometry.functions import Of, checked_inputs, checked_labels
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.linalg.lanczos import lanczos
 from lowcurve.observe import observing
 from lowcurve.random import generator
-from lowcurve.surgery.nested import clone_tensors, tensors
 from lowcurve.surgery.probe import run_once
 from lowcurve.surgery.rules import SAMPLE_NORMS
 from lowcurve.surgery.untouched import attention_parts
@@ -104,7 +100,7 @@ def block_geometry(
         y = checked_labels(model, x, y, of)
         chosen = _chosen(model, x[:1], blocks)
         for i in range(len(x)):
-            for name, call, h, u in _calls(model, x[i : i + 1], y[i : i + 1], of, chosen):
+            for name, call, h, u in block_calls(model, x[i : i + 1], y[i : i + 1], of, chosen):
                 numbers = _measured(call, h, u, tol, max_iterations, seed)
                 found[name, type(call.block).__name__].append(numbers)
     rows = (
@@ -132,84 +128,7 @@ def _chosen(model: nn.Module, x: Tensor, blocks: Collection[str] | None) -> dict
     }
 
 
-class _Call(nn.Module):
-    """One call of a block as a function of its first tensor, (1, *shape); further arguments are as they were."""
-
-    def __init__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super().__init__()
-        self.block = block
-        self.first = _first((args, kwargs), block)
-        self.arguments = [*args, *kwargs.values()]
-        self.moving = [value is self.first for value in self.arguments]
-        self.names = [None] * len(args) + list(kwargs)
-
-    def detach(self) -> Tensor:
-        """Keep values without their graphs; return the first tensor's."""
-        h = self.first.detach().clone()
-        self.arguments = [v.detach().clone() if isinstance(v, Tensor) else v for v in self.arguments]
-        del self.first
-        return h
-
-    def forward(self, h: Tensor) -> Tensor:
-        values = [h[0] if moves else value for value, moves in zip(self.arguments, self.moving, strict=True)]
-        kwargs = {name: value for name, value in zip(self.names, values, strict=True) if name is not None}
-        args = [value for name, value in zip(self.names, values, strict=True) if name is None]
-        return _first(self.block(*args, **kwargs), self.block).unsqueeze(0)
-
-
-def _first(value: Any, block: nn.Module) -> Tensor:
-    for tensor in tensors(value):
-        if tensor.is_floating_point():
-            return tensor
-    raise UserError(f"expected a block that takes and returns numbers, got {type(block).__name__}; leave it out")
-
-
-def _calls(
-    model: nn.Module, x: Tensor, y: Tensor, of: Of, chosen: dict[str, nn.Module]
-) -> Iterator[tuple[str, _Call, Tensor, Tensor]]:
-    """Run one sample; yield (name, call, its input h, u) for each call of a block, u of the shape of the output."""
-    calls: list[tuple[str, _Call, Tensor]] = []
-    with torch.enable_grad(), _watching(chosen, lambda *call: calls.append(call)):
-        outputs = twice_differentiable(model, x.detach().clone().requires_grad_())
-        value = local_model(of)(outputs, y)[0].sum()
-        used = [output for *_, output in calls if output.requires_grad]
-        with explained():
-            slopes = iter(torch.autograd.grad(value, used, materialize_grads=True) if used else ())
-    times: defaultdict[str, int] = defaultdict(int)
-    for name, call, output in calls:
-        slope = next(slopes) if output.requires_grad else torch.zeros_like(output)
-        times[name] += 1
-        u = F.normalize(slope.flatten(), dim=0).view_as(slope)
-        yield name if times[name] == 1 else f"{name}#{times[name]}", call, call.detach(), u
-
-
-@contextmanager
-def _watching(chosen: dict[str, nn.Module], note: Callable[[str, _Call, Tensor], None]) -> Iterator[None]:
-    """Note every call of the blocks; what follows works on copies, so that nothing noted is overwritten."""
-    begun: list[_Call] = []
-
-    def before(block: nn.Module, args: Any, kwargs: Any) -> Any:
-        begun.append(_Call(block, args, kwargs))
-        same = dict(zip(map(id, begun[-1].arguments), map(clone_tensors, begun[-1].arguments), strict=True))
-        return tuple(same[id(v)] for v in args), {name: same[id(v)] for name, v in kwargs.items()}
-
-    def after(name: str) -> Callable[..., Any]:
-        def hook(block: nn.Module, _args: Any, output: Any) -> Any:
-            note(name, begun.pop(), _first(output, block))
-            return clone_tensors(output)
-
-        return hook
-
-    handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in chosen.values()]
-    handles += [block.register_forward_hook(after(name)) for name, block in chosen.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _measured(call: _Call, h: Tensor, u: Tensor, tol: float, max_iterations: int, seed: int) -> list[Tensor]:
+def _measured(call: BlockCall, h: Tensor, u: Tensor, tol: float, max_iterations: int, seed: int) -> list[Tensor]:
     """Return lipschitz, residual, gradient_norm, hessian_norm and curvature of one call, each of length 1."""
     h = h.unsqueeze(0)
     start = torch.randn(1, h.numel(), generator=generator(seed)).to(h)
@@ -228,7 +147,7 @@ class _Gram:
     J v is the derivative in w of Jᵀw, which is linear in w; so one graph gives both products.
     """
 
-    def __init__(self, call: _Call, h: Tensor) -> None:
+    def __init__(self, call: BlockCall, h: Tensor) -> None:
         with torch.enable_grad():
             self._h = h.clone().requires_grad_()
             with fast_double_backward():
