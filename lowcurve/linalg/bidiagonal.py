@@ -30,6 +30,7 @@ def follow_together(
     left: list[Tensor],
     right: list[Tensor],
     slopes: list[Tensor],
+    *,
     least: int,
 ) -> None:
     """Take u, v and S of every map to those of its weight, in place."""

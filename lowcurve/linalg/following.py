@@ -30,6 +30,8 @@ _LIBRARY.define(
     "follow(Tensor[] weights, Tensor(a!)[] left, Tensor(b!)[] right, Tensor(c!)[] slopes, int least, int[] maps) -> ()"
 )
 
+_Layer = tuple[LinearMap, Tensor, Tensor, Tensor, Tensor]  # its map, weight, left and right singular vector, and slope
+
 
 @torch.no_grad()
 def follow(
@@ -48,59 +50,54 @@ def follow(
     torch.ops.lowcurve.follow(weights, left, right, slopes, least, numbers)
 
 
-def _on_cpu(
-    weights: list[Tensor],
-    left: list[Tensor],
-    right: list[Tensor],
-    slopes: list[Tensor],
-    least: int,
-    numbers: list[int],
-) -> None:
-    layers = list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True))
-    kinds: dict[Callable[..., list[Tensor]], list[int]] = {}
-    for i, (m, weight, u, v, _) in enumerate(layers):
-        kinds.setdefault(_method(m, weight, u, v), []).append(i)
+def _registered(method: Callable[[list[_Layer], int], None], key: str) -> None:
+    """Let a function of layers compute the operator for one dispatch key."""
+
+    def run(
+        weights: list[Tensor],
+        left: list[Tensor],
+        right: list[Tensor],
+        slopes: list[Tensor],
+        least: int,
+        numbers: list[int],
+    ) -> None:
+        method(list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True)), least)
+        # below the dispatcher's key for autograd nobody else tells graphs that saved these tensors
+        torch.autograd.graph.increment_version([t for t in (*left, *right, *slopes) if not t.is_inference()])
+
+    _LIBRARY.impl("follow", run, key)
+
+
+def _on_cpu(layers: list[_Layer], _least: int) -> None:
+    kinds: dict[Callable[..., list[Tensor]], list[_Layer]] = {}
+    for layer in layers:
+        kinds.setdefault(_method(*layer[:4]), []).append(layer)
     for method, chosen in kinds.items():
-        maps, *tensors, into = ([layers[i][k] for i in chosen] for k in range(5))
-        foreach("copy_", into, method(maps, *tensors))
-    _note_writes(left, right, slopes)
+        *given, slopes = _columns(chosen)
+        foreach("copy_", slopes, method(*given))
 
 
-def _elsewhere(
-    weights: list[Tensor],
-    left: list[Tensor],
-    right: list[Tensor],
-    slopes: list[Tensor],
-    least: int,
-    numbers: list[int],
-) -> None:
-    follow_together(_maps(tuple(numbers)), weights, left, right, slopes, least)
-    _note_writes(left, right, slopes)
+def _elsewhere(layers: list[_Layer], least: int) -> None:
+    follow_together(*_columns(layers), least=least)
 
 
-def _on_gpu(
-    weights: list[Tensor],
-    left: list[Tensor],
-    right: list[Tensor],
-    slopes: list[Tensor],
-    least: int,
-    numbers: list[int],
-) -> None:
+def _on_gpu(layers: list[_Layer], least: int) -> None:
     """Follow convolutions of images and Linear layers by kernels for all of them, the rest by PyTorch."""
-    layers = list(zip(_maps(tuple(numbers)), weights, left, right, slopes, strict=True))
     rows = [m.image_numbers if _single(*tensors) else None for m, *tensors in layers]
     taken = [(row, *layer[1:]) for layer, row in zip(layers, rows, strict=True) if row is not None]
     rest = [layer for layer, row in zip(layers, rows, strict=True) if row is None]
     if taken:
-        images, own, u, v, s = (list(column) for column in zip(*taken, strict=True))
-        _by_kernels(images, own, u, v, s, least)
+        _by_kernels(*_columns(taken), least=least)
     if rest:
-        maps, own, u, v, s = (list(column) for column in zip(*rest, strict=True))
-        follow_together(maps, own, u, v, s, least)
-    _note_writes(left, right, slopes)
+        follow_together(*_columns(rest), least=least)
 
 
-def _by_kernels(rows: Any, weights: Any, left: Any, right: Any, slopes: Any, least: int) -> None:
+def _columns(layers: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return maps, weights, left, right and slopes of layers as a list each."""
+    return [list(column) for column in zip(*layers, strict=True)]
+
+
+def _by_kernels(rows: Any, weights: Any, left: Any, right: Any, slopes: Any, *, least: int) -> None:
     from lowcurve.kernels.triton.follow import follow as follow_by_kernels
 
     given, u, v, s = ([tensor.contiguous() for tensor in own] for own in (weights, left, right, slopes))
@@ -116,14 +113,9 @@ def _single(*tensors: Tensor) -> bool:
     return all(tensor.dtype is torch.float32 for tensor in tensors)
 
 
-def _note_writes(*lists: list[Tensor]) -> None:
-    """Let graphs that saved these tensors know: below the dispatcher's key for autograd nobody else does."""
-    torch.autograd.graph.increment_version([t for own in lists for t in own if not t.is_inference()])
-
-
-_LIBRARY.impl("follow", _elsewhere, "CompositeExplicitAutograd")
-_LIBRARY.impl("follow", _on_cpu, "CPU")
-_LIBRARY.impl("follow", _on_gpu, "CUDA")
+_registered(_elsewhere, "CompositeExplicitAutograd")
+_registered(_on_cpu, "CPU")
+_registered(_on_gpu, "CUDA")
 torch.library.register_fake("lowcurve::follow", lambda *_: None)
 
 

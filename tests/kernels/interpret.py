@@ -36,7 +36,7 @@ def follow_error() -> float:
         u = [torch.randn(1, *m.output_shape, generator=generator) for m in maps]
         v, s = [torch.zeros(1, *m.input_shape) for m in maps], [torch.zeros_like(weight) for weight in weights]
         with mock.patch.object(following, "DIMENSIONS", 3), mock.patch.object(bidiagonal, "DIMENSIONS", 3):
-            method(weights, u, v, s, 1, [number for m in maps for number in m.numbers])
+            method(list(zip(maps, weights, u, v, s, strict=True)), 1)
         results.append([*u, *v, *s])
     assert all(bool(t.any()) for t in results[0][:2]) and not bool(results[0][2].any())
     return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))
