@@ -29,7 +29,7 @@ from benchmarks.steps import circumstances
 from lowcurve.attacks.boundary import boundary_distance
 from lowcurve.data import load_dataset
 from lowcurve.kernels.replace import fast_double_backward
-from lowcurve.layers.spectral import converge
+from lowcurve.layers.normalized import converge
 from lowcurve.methods import Method, build, find_method
 from lowcurve.objectives.certified import logits_over_slope
 

@@ -18,7 +18,7 @@ _EXPORTS = {
     "LipschitzBatchNorm2d": "layers.batchnorm",
     "LipschitzResidual": "layers.lipschitz",
     "LipschitzResidual2d": "layers.lipschitz",
-    "spectral_norm": "layers.spectral",
+    "spectral_norm": "layers.normalized",
     "AveragedResidual": "layers.residual",
     "Normalize": "layers.residual",
     # surgery: any classifier to a low-curvature one, and back to plain torch.nn
@@ -82,10 +82,10 @@ if TYPE_CHECKING:
     from lowcurve.layers.gated import LearnedSiLU as LearnedSiLU
     from lowcurve.layers.lipschitz import LipschitzResidual as LipschitzResidual
     from lowcurve.layers.lipschitz import LipschitzResidual2d as LipschitzResidual2d
+    from lowcurve.layers.normalized import spectral_norm as spectral_norm
     from lowcurve.layers.residual import AveragedResidual as AveragedResidual
     from lowcurve.layers.residual import Normalize as Normalize
     from lowcurve.layers.softplus import CenteredSoftplus as CenteredSoftplus
-    from lowcurve.layers.spectral import spectral_norm as spectral_norm
     from lowcurve.methods import METHODS as METHODS
     from lowcurve.methods import Method as Method
     from lowcurve.models import MODELS as MODELS

@@ -19,7 +19,7 @@ from lowcurve.kernels.scales import norm_scales
 from lowcurve.kernels.unit import unit_weights
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.counting import counted_together
-from lowcurve.layers.spectral import NormalizedLayer, follow_weights, spectral_of, standing_still
+from lowcurve.layers.normalized import NormalizedLayer, follow_weights, spectral_of, standing_still
 from lowcurve.observe import is_observed
 
 LipschitzBatchNorm = LipschitzBatchNorm1d | LipschitzBatchNorm2d

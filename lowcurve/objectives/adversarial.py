@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from lowcurve.layers.spectral import normalized_layers, standing_still
+from lowcurve.layers.normalized import normalized_layers, standing_still
 from lowcurve.objectives.replay import Replay
 from lowcurve.objectives.term import Term
 from lowcurve.observe import observing

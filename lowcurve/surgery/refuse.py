@@ -11,8 +11,8 @@ from torch.nn.utils import parametrize
 
 from lowcurve.compat import NORMS_WITH_STATISTICS, BatchNorm, convolution_of, write_count
 from lowcurve.errors import UserError
+from lowcurve.layers.normalized import spectral_of
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.layers.spectral import spectral_of
 from lowcurve.layers.traits import smooth
 from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.surgery.probe import LINEAR_LAYERS, Probe, probe

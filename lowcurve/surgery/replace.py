@@ -9,7 +9,7 @@ from torch import nn
 
 from lowcurve.compat import BATCH_NORMS, BatchNorm
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
-from lowcurve.layers.spectral import original, spectral_norm, spectral_of
+from lowcurve.layers.normalized import original, spectral_norm, spectral_of
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.nested import tensors
 from lowcurve.surgery.probe import Probe

@@ -6,7 +6,7 @@ from collections import Counter
 from torch import nn
 
 import lowcurve
-from lowcurve.layers.spectral import spectral_of
+from lowcurve.layers.normalized import spectral_of
 from lowcurve.layers.traits import learned_logs
 from lowcurve.surgery.record import FOLD, conversions
 from lowcurve.text import markdown, markdown_code

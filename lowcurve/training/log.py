@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lowcurve.errors import UserError
 from lowcurve.files import append, own_folder, read_lines, write_atomic, writing
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from lowcurve.layers.traits import learned_logs
 
 if TYPE_CHECKING:

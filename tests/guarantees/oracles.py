@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from lowcurve.layers.lipschitz import LipschitzResidual, LipschitzResidual2d
+from lowcurve.layers.normalized import converge, spectral_norm
 from lowcurve.layers.residual import AveragedResidual
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.layers.spectral import converge, spectral_norm
 
 
 def dense_matrix(module: nn.Module, shape: tuple[int, ...]) -> Tensor:

@@ -15,8 +15,8 @@ from lowcurve.kernels.cpu.library import LIBRARY
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import _NORMS, Chain, _joined, activate
+from lowcurve.layers.normalized import normalized_layers, standing_still
 from lowcurve.layers.softplus import CenteredSoftplus
-from lowcurve.layers.spectral import normalized_layers, standing_still
 from lowcurve.methods import build
 from lowcurve.surgery.fold import fold
 

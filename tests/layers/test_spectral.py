@@ -12,7 +12,7 @@ from lowcurve.errors import UserError
 from lowcurve.kernels.cpu import power
 from lowcurve.kernels.cpu.library import LIBRARY
 from lowcurve.kernels.unit import _Units
-from lowcurve.layers.spectral import (
+from lowcurve.layers.normalized import (
     converge,
     follow_weights,
     normalized_layers,

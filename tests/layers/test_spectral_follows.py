@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lowcurve import spectral_norm
-from lowcurve.layers import spectral as spectral_layers
-from lowcurve.layers.spectral import converge, normalized_layers, original, spectral_of
-from lowcurve.linalg import following
+from lowcurve.layers import normalized as normalized_net
+from lowcurve.layers.normalized import converge, normalized_layers, original, spectral_of
+from lowcurve.linalg.bidiagonal import follow_together
 from lowcurve.observe import observing
 from lowcurve.training.machine import flushed_denormals
 from tests.dense import dense_jacobian
@@ -53,10 +53,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Follow as on a CPU, or as on devices that nobody asks how far they have come."""
     if request.param == "elsewhere":
 
-        def elsewhere(maps, *given) -> None:
-            following._elsewhere(*given, [number for m in maps for number in m.numbers])
+        def elsewhere(*given) -> None:
+            follow_together(*given[:-1], least=given[-1])
 
-        monkeypatch.setattr(spectral_layers, "follow", elsewhere)
+        monkeypatch.setattr(normalized_net, "follow", elsewhere)
 
 
 @pytest.mark.parametrize("make", [conv_net, mlp])

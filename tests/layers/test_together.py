@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import lowcurve as lc
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from lowcurve.layers.together import Together
 from lowcurve.methods import build
 from tests.fuzz.reference import plain

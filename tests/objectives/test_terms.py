@@ -9,7 +9,7 @@ from torch import nn
 
 import lowcurve as lc
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import normalized_layers, standing_still
+from lowcurve.layers.normalized import normalized_layers, standing_still
 from lowcurve.objectives.adversarial import adversarial_examples, ascend, uniform_in_ball
 from lowcurve.objectives.cure import cure_direction, cure_penalty
 from lowcurve.objectives.gradient import input_gradient, largest_norm

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lowcurve import CenteredSoftplus, LipschitzBatchNorm2d, convert, spectral_norm
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from tests.layers.test_spectral_follows import norm_of
 
 X, Y = torch.rand(8, 3, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4

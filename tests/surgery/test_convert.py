@@ -7,8 +7,8 @@ from torch import nn
 
 from lowcurve import MODELS, CenteredSoftplus, LipschitzBatchNorm1d, LipschitzBatchNorm2d, convert, fold
 from lowcurve.errors import UserError
+from lowcurve.layers.normalized import spectral_of
 from lowcurve.layers.rectifiers import LeakyCenteredSoftplus, SmoothClip
-from lowcurve.layers.spectral import spectral_of
 from lowcurve.layers.traits import constants
 from lowcurve.surgery.replace import rescale_statistics
 from tests.surgery.zoo import SMALL, TOKENS, VECTOR, InPlaceAliases, SharedInBlock, as_if_trained

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lowcurve import CenteredSoftplus, convert, fold
-from lowcurve.layers.spectral import spectral_of
+from lowcurve.layers.normalized import spectral_of
 from lowcurve.surgery.refuse import is_linear_layer
 from tests.surgery.zoo import ZOO, as_if_trained, logits
 

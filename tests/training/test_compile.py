@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowcurve import convert
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from lowcurve.methods import build
 from lowcurve.training.step import training_step
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import normalized_layers, standing_still
+from lowcurve.layers.normalized import normalized_layers, standing_still
 from lowcurve.methods import apply_surgery, find_method
 from lowcurve.training import traced
 from lowcurve.training.compiled import CompiledStep

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from lowcurve.methods import apply_surgery, find_method
 from lowcurve.training.config import Config, TrainConfig, parse_config
 from lowcurve.training.distributed import World, choose_device, processes

@@ -12,7 +12,7 @@ import lowcurve as lc
 from lowcurve.cli import app
 from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import spectral_of
+from lowcurve.layers.normalized import spectral_of
 from lowcurve.methods import METHODS
 from lowcurve.training.log import Meter
 from lowcurve.training.loop import accuracy_and_loss, train

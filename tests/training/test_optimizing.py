@@ -13,7 +13,7 @@ from torch import nn
 import lowcurve as lc
 from lowcurve.data import load_dataset
 from lowcurve.errors import UserError
-from lowcurve.layers.spectral import normalized_layers
+from lowcurve.layers.normalized import normalized_layers
 from lowcurve.training import loop
 from lowcurve.training.average import WeightAverage
 from lowcurve.training.batch import in_pieces, soft_targets, varied
