@@ -35,15 +35,11 @@ NORMS_WITH_STATISTICS = _with_base(nn.modules.batchnorm, "_NormBase", *BATCH_NOR
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 DROPOUTS = _with_base(nn.modules.dropout, "_DropoutNd", *_DROPOUTS)
 # What listens to a module, by what calls it: dictionaries from a handle's number to a hook, or to a flag of that hook.
-CALL_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
+FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+HOOKS = (*FORWARD_HOOKS, *BACKWARD_HOOKS)
+_FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+CALL_HOOKS = (*HOOKS, *_FLAGS)
 STATE_HOOKS = (
     "_state_dict_pre_hooks",
     "_state_dict_hooks",
@@ -180,9 +176,29 @@ def child(module: nn.Module, name: str) -> nn.Module | None:
     return children(module).get(name) if held is None else held.get(name)
 
 
+def held_tensors(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes in which a module holds its own parameters and buffers, missing ones too."""
+    names = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+    if not all(name in vars(module) for name in names):
+        raise UserError(
+            f"expected a PyTorch whose modules have {names[0]}, got {torch.__version__}; use a tried version"
+        )
+    return {name: vars(module)[name] for name in names}
+
+
+def function_of(node: Any) -> type[torch.autograd.Function] | None:
+    """Return the Function of somebody's own behind a node of a graph; None for PyTorch's own, or if nobody knows."""
+    return getattr(node, "_forward_cls", None)
+
+
 def hooks(module: nn.Module, name: str) -> MutableMapping[int, Any]:
     """Return the hooks of one kind (of `CALL_HOOKS` or `STATE_HOOKS`); nobody who cannot see them may go on."""
-    found: MutableMapping[int, Any] | None = getattr(module, name, None)
+    found: MutableMapping[int, Any] = _held(module, name)
+    return found
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    found = getattr(module, name, None)
     if found is None:
         raise UserError(f"expected a PyTorch whose modules have {name}, got {torch.__version__}; use a tried version")
     return found

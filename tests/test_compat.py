@@ -17,6 +17,7 @@ PRIVATE = re.compile(
     r"\._version\b|\._parameters\b|\._modules\b|\._reversed_padding|"
     r"torch\._[A-Za-z]|_foreach_|torch\.[a-z_.]+\._[a-z]|func\._schema|nn\.modules\.\w+\._|import _[A-Z]"
     r"|\b_(BatchNorm|NormBase|DropoutNd|ConvNd|compiled_call_impl|check_input_dim|tracer_cls|USER_PRESERVED\w+|is_full_backward_hook)\b"
+    r"|\"_(forward|backward|state|load|parameters|buffers|modules|non_persistent)\w*\""
 )
 OWN = re.compile(r"class _|= _[A-Z]\w+\.apply|return _[A-Z]\w+\.apply")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from lowcurve.data import DATASETS, load_dataset, locate
-from lowcurve.data.fetch import CHECKSUMS, checksum
+from lowcurve.data.fetch import checksum, checksums
 from lowcurve.errors import UserError
 
 
@@ -29,12 +29,12 @@ def _origin(name: str, data_dir: Path | str | None) -> str:
         return "read by path"
     if DATASETS[name].read:
         return "embedded"
-    found = locate(name, data_dir)
+    found, known = locate(name, data_dir), checksums(name)
     for file in found.files:
-        expected = CHECKSUMS.get(file.name)
+        expected = known.get(file.name)
         if expected and (actual := checksum(file)) != expected:
             raise UserError(
                 f"{file}: expected MD5 {expected}, got {actual}; delete it, then `lowcurve data fetch {name}`"
             )
-    official = " with the official checksums" if all(file.name in CHECKSUMS for file in found.files) else ""
+    official = " with the official checksums" if all(file.name in known for file in found.files) else ""
     return f"{found.layout}{official} in {found.files[0].parent}"

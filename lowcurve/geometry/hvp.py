@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from lowcurve.compat import function_of
 from lowcurve.errors import UserError
 from lowcurve.geometry.functions import Of, local_model, twice_differentiable
 from lowcurve.kernels.engine import graph_nodes
@@ -40,7 +41,7 @@ def _differentiate(model: nn.Module, x: Tensor, y: Tensor, of: Of, twice: bool) 
 def _refuse_once_differentiable(root: Any) -> None:
     """Refuse a function of somebody's own with a first derivative alone: PyTorch may take its second one for zero."""
     for node in graph_nodes(root):
-        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        backward = getattr(function_of(node), "backward", None)
         if getattr(getattr(backward, "__code__", None), "co_filename", "") == once_differentiable.__code__.co_filename:
             raise UserError(
                 f"expected a model that can be differentiated twice, got {type(node).__name__}, which is marked as "

@@ -12,11 +12,16 @@ import torch
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from lowcurve.compat import has_global_backward_hooks, has_global_forward_hooks, hooks, is_compiled
+from lowcurve.compat import (
+    BACKWARD_HOOKS,
+    FORWARD_HOOKS,
+    has_global_backward_hooks,
+    has_global_forward_hooks,
+    hooks,
+    is_compiled,
+)
 from lowcurve.errors import UserError
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _OF_PYTORCH = ("torch.nn.", "lowcurve.")
 
 
@@ -38,7 +43,7 @@ def plain_copy(model: nn.Module, *, gradients: bool = False) -> nn.Module:
             )
         if parametrize.is_parametrized(module):
             _settle(name, module)
-        for kind in _HOOKS:
+        for kind in FORWARD_HOOKS:
             hooks(module, kind).clear()
     for name, tensor in (*twin.named_parameters(), *twin.named_buffers()):
         _refuse_values(name, tensor)
@@ -54,7 +59,7 @@ def refuse_hidden(model: nn.Module, *, gradients: bool = False) -> None:
     if gradients and has_global_backward_hooks():
         raise UserError("expected no hooks, got a global backward hook, which may change gradients; remove it")
     for name, module in model.named_modules():
-        if gradients and any(hooks(module, kind) for kind in _BACKWARD_HOOKS):
+        if gradients and any(hooks(module, kind) for kind in BACKWARD_HOOKS):
             raise UserError(f"cannot bound gradients: {_where(name, module)} has a backward hook; remove it")
         for what, remedy in _hidden(module):
             raise UserError(f"cannot bound this model: {_where(name, module)} {what}; {remedy}")
@@ -62,7 +67,7 @@ def refuse_hidden(model: nn.Module, *, gradients: bool = False) -> None:
 
 def _hidden(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what a trace of the module would not show, and what to do about it."""
-    listening = [hook for name in _HOOKS for hook in hooks(module, name).values()]
+    listening = [hook for name in FORWARD_HOOKS for hook in hooks(module, name).values()]
     if any(not str(getattr(hook, "__module__", "")).startswith("lowcurve.layers.") for hook in listening):
         yield (
             "has a forward hook, which may change what it computes",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lowcurve.compat import function_modes_other_than, has_global_hooks, is_compiled, without_torch_function
+from lowcurve.compat import HOOKS, function_modes_other_than, has_global_hooks, is_compiled, without_torch_function
 from lowcurve.kernels.affine import takes_affine
 from lowcurve.kernels.batchnorm import batch_norm_by_operator
 from lowcurve.kernels.engine import is_transformed
@@ -31,7 +31,6 @@ _NORMS: dict[type, tuple[int, ...]] = {
     LipschitzBatchNorm1d: (2, 3),
     LipschitzBatchNorm2d: (4,),
 }
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Chain(nn.Sequential):
@@ -90,7 +89,7 @@ def _unobserved(*modules: Any) -> bool:
     if has_global_hooks() or function_modes_other_than(fast_double_backward):
         return False
     return not any(
-        "forward" in (own := vars(module)) or is_compiled(module) or any(own[hooks] for hooks in _HOOKS)
+        "forward" in (own := vars(module)) or is_compiled(module) or any(own[name] for name in HOOKS)
         for module in modules
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lowcurve.compat import foreach, hooks, is_compiled
+from lowcurve.compat import FORWARD_HOOKS, foreach, hooks, is_compiled
 from lowcurve.kernels.engine import in_backward, is_transformed, repeated_in_backward
 from lowcurve.kernels.replace import fast_double_backward
 from lowcurve.kernels.scales import norm_scales
@@ -120,7 +120,7 @@ def together(model: nn.Module) -> None:
 
     Where its input needs a gradient, forwards also build graphs that are cheap to differentiate twice.
     """
-    if _before not in hooks(model, "_forward_pre_hooks").values():
+    if all(_before not in hooks(model, name).values() for name in FORWARD_HOOKS):
         model.register_forward_pre_hook(_before, with_kwargs=True)
         model.register_forward_hook(_after, always_call=True)
 
@@ -154,4 +154,4 @@ def _after(model: nn.Module, *_results: Any) -> None:
             contexts.close()
 
 
-_CONTEXTS = "_forward_contexts"
+_CONTEXTS = "_lowcurve_contexts"

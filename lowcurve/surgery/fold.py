@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from lowcurve import checks
-from lowcurve.compat import CALL_HOOKS, children, forget_tracer, hooks
+from lowcurve.compat import CALL_HOOKS, FORWARD_HOOKS, children, forget_tracer, hooks
 from lowcurve.layers.batchnorm import LipschitzBatchNorm1d, LipschitzBatchNorm2d
 from lowcurve.layers.chain import Chain
 from lowcurve.layers.residual import Normalize
@@ -88,7 +88,7 @@ def _bake_parametrizations(module: nn.Module) -> None:
 
 
 def _drop_own_hooks(module: nn.Module) -> None:
-    for listening in (hooks(module, "_forward_pre_hooks"), hooks(module, "_forward_hooks")):
+    for listening in [hooks(module, name) for name in FORWARD_HOOKS]:
         for key, hook in list(listening.items()):
             if getattr(hook, "__module__", "").startswith("lowcurve."):
                 for name in CALL_HOOKS:  # a hook's flags have its key

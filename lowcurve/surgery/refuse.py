@@ -159,7 +159,7 @@ def _function_problems(module: nn.Module, run: Probe) -> Iterator[tuple[str, str
         if function is nn.functional.batch_norm and not isinstance(module, NORMS_WITH_STATISTICS):
             yield "batchnorm", "batch_norm is called as a function; use nn.BatchNorm1d or 2d, or batchnorm=False"
         stands_for = MODULE_OF.get(function, (None,))[0]
-        if stands_for in (nn.PReLU, nn.RReLU) and not isinstance(module, stands_for):
+        if stands_for in REFUSED and not isinstance(module, stands_for):
             yield REFUSED[stands_for]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lowcurve.compat import DROPOUTS, children
+from lowcurve.compat import DROPOUTS, children, held_tensors
 from lowcurve.random import generator
 from lowcurve.surgery.hooks import carry_hooks
 from lowcurve.surgery.trace import slots
@@ -119,10 +119,8 @@ def _parts(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
     """Return a layer of this kind on the module's own tensors, with the module's children behind it."""
     plain = kind.__new__(kind)
     nn.Module.__init__(plain)
-    kept = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-    plain.__dict__.update(
-        {name: value for name, value in vars(module).items() if not name.startswith("_") or name in kept}
-    )
+    plain.__dict__.update({name: value for name, value in vars(module).items() if not name.startswith("_")})
+    plain.__dict__.update(held_tensors(module))
     inside = children(module)
     if not inside:
         return plain

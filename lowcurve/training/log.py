@@ -1,4 +1,4 @@
-"""Where do the figures of a run go? One JSON line per epoch, TensorBoard events, a progress bar, the log."""
+"""Where do the figures of a run go? One JSON line per epoch, TensorBoard events, the log."""
 
 import json
 import logging
