@@ -46,8 +46,9 @@ def certify(
     folder = found.place(output, "certify")
     split = found.dataset.test.subset(count, seed)
     x, y = split.batch(slice(None))
+    judged = f"{len(split):,} {found.dataset.judged} samples"
     console = text.console()
-    console.print(text.headline(found.name, f" on {len(split):,} test samples of {found.dataset.title}"))
+    console.print(text.headline(found.name, f" on {judged} of {found.dataset.title}"))
     model = returning_logits(found.model, x[:1].clone())
     steps = trace_network(model, found.dataset.input_size, gradients=explanations)
     table = bounds_of(steps, model)
@@ -58,7 +59,7 @@ def certify(
     _show(console, certificate, distances)
     sides = explain(console, steps, model, (x, y), distances_at, restarts, seed) if explanations else None
     if folder is not None:
-        title = f"{found.name} on {found.dataset.title}, {len(split):,} test samples"
+        title = f"{found.name} on {found.dataset.title}, {judged}"
         _save(folder, title, certificate, distances, table)
         if sides is not None:
             save_bounds(folder, title, sides)

@@ -55,7 +55,7 @@ def measure(
         warnings.simplefilter("ignore", KinkWarning)  # a line below says it
         tables = _tables(model, found.dataset, folder, settings)
         console.print(text.headline(found.name, f" on {found.dataset.title}"))
-        _show_geometry(console, tables, tol)
+        _show_geometry(console, tables, found.dataset.judged, tol)
         rest = kinks(model, example)
         console.print(_about_kinks(rest, stand_in), style="yellow" if rest else "dim")
         profiles = _profiles(model, found.dataset.test, stability, adversarial, seed)
@@ -75,7 +75,7 @@ def _tables(
 
     return {
         name: measure(
-            model, split, description=f"measuring {name} samples",
+            model, split, description=f"measuring {'train' if name == 'train' else data.judged} samples",
             unfinished=_unfinished(folder, name) if folder else None, **settings,
         )
         for name, split in (("train", data.train), ("test", data.test))
@@ -97,14 +97,14 @@ def _about_kinks(rest: dict[str, int], stand_in: float | None) -> str:
     return f"{smooth}kinks have no Hessian, so the curvature of {describe_kinks(rest)} is not seen{advice}"
 
 
-def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) -> None:
+def _show_geometry(console: Any, tables: "dict[str, Measurements]", judged: str, tol: float) -> None:
     """Print a row per measure: mean ± standard error and median on both splits, the tail, the discrepancy."""
     from rich.table import Column, Table
 
     from lowcurve.geometry.dataset import discrepancy
 
     train, test = tables["train"], tables["test"]
-    columns = ("", "train", "median", "test", "median", "top 1 %", "Δ_tt")
+    columns = ("", "train", "median", judged, "median", "top 1 %", "Δ_tt")
     grid = Table(*(Column(name, overflow="fold") for name in columns), box=None, header_style="bold")
     for name, difference in discrepancy(train, test).items():
         _, margin, key = name.rpartition("margin_")
@@ -117,11 +117,11 @@ def _show_geometry(console: Any, tables: "dict[str, Measurements]", tol: float) 
             _with_error(difference.by_train, difference.standard_error),
         )
     console.print(grid)
-    for name, table in tables.items():
+    for name, table in (("train", train), (judged, test)):
         console.print(f"{name}: {len(table)} samples, accuracy {table.accuracy:.2%}{table.caveats(tol)}")
     console.print(
-        "Δ_tt = |test − train| / train. Hessian norms and curvatures are heavy-tailed: top 1 % is the part of the "
-        "test mean that so many samples make; compare medians.",
+        f"Δ_tt = |{judged} − train| / train. Hessian norms and curvatures are heavy-tailed: top 1 % is the part of the "
+        f"{judged} mean that so many samples make; compare medians.",
         style="dim",
     )
 
@@ -151,19 +151,25 @@ def _profiles(model: "nn.Module", split: "Split", count: int, adversarial: bool,
 
 
 def _show_stability(console: Any, profiles: "dict[str, Profile]") -> None:
-    """Print the relative change of the gradient per distance, and its predictions; the last is a median."""
+    """Print the relative change of the gradient per distance, and its predictions, as mean and as medians.
+
+    The mean of r·C_f is there for the mean change; that of e^(r·C_f) − 1 overflows early, so it is a median, and so is
+    the r·C_f to compare it with.
+    """
     from rich.table import Table
     from rich.text import Text
 
     if not profiles:
         return
-    grid = Table("‖ε‖", *profiles, "r·C_f", "e^(r·C_f) − 1", box=None, header_style="bold")
+    predictions = ("mean\nr·C_f", "median\nr·C_f", "median\ne^(r·C_f) − 1")
+    grid = Table("‖ε‖", *profiles, *predictions, box=None, header_style="bold")
     first = next(iter(profiles.values()))
-    sharp = first.sharp.nanmedian(dim=1).values
+    medians = [curve.nanmedian(dim=1).values for curve in (first.quadratic, first.sharp)]
     for row, radius in enumerate(first.radii.tolist()):
-        measured = [f"{profile.mean[row]:.4g} ± {profile.spread[row]:.2g}" for profile in profiles.values()]
-        grid.add_row(f"{radius:.4f}", *measured, f"{first.predicted[row]:.4g}", f"{sharp[row]:.4g}")
-    formula = " ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean ± spread)"
+        measured = [_with_error(float(profile.mean[row]), float(profile.spread[row])) for profile in profiles.values()]
+        predicted = [f"{curve[row]:.4g}" for curve in (first.predicted, *medians)]
+        grid.add_row(f"{radius:.4f}", *measured, *predicted)
+    formula = " ‖∇f(x + ε) − ∇f(x)‖ / ‖∇f(x)‖ (mean±spread)"
     console.print(Text.assemble("\n", ("gradient stability", "bold"), formula), grid, sep="\n")
 
 

@@ -62,8 +62,8 @@ def train(
         _refuse_names_of_files(config, read_config(recipe), recipe)
     run = run_training(config, resume="auto" if resume == "auto" else "never", factory=trust)
     if place()[0] == 0:
-        summary = run.summary
-        typer.echo(f"{run.folder}: test accuracy {100 * summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")
+        accuracy, seconds = run.summary["accuracy"], run.summary["seconds"]
+        typer.echo(f"{run.folder}: {config.data.judged} accuracy {100 * accuracy:.2f} % in {seconds:.0f} s")
 
 
 def _fine_tuning(source: str | None, changes: list[str]) -> "Config":

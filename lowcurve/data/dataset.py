@@ -10,6 +10,8 @@ from lowcurve.data.pixels import pixels
 from lowcurve.errors import UserError
 from lowcurve.random import generator
 
+HELD_OUT = "held-out"  # what samples are called that were taken out of the training set to judge on
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -64,7 +66,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A train and a test split; `augmentation` is what is customary in training (`lowcurve.data.augment`)."""
+    """A train and a test split; `augmentation` is what is customary in training (`lowcurve.data.augment`).
+
+    `judged` says to people what the test split holds: "test" samples, or "held-out" ones of the training set.
+    """
 
     name: str
     title: str
@@ -72,6 +77,7 @@ class Dataset:
     test: Split
     class_names: tuple[str, ...]
     augmentation: tuple[str, ...] = ()
+    judged: str = "test"
 
     def __post_init__(self) -> None:
         for kind, split in (("train", self.train), ("test", self.test)):
@@ -124,9 +130,8 @@ class Dataset:
         chosen = torch.zeros(len(self.train), dtype=torch.bool)
         chosen[stratified(self.train.labels, len(self.train) - count, seed)] = True
         train, held = (Split(self.train.images[part], self.train.labels[part]) for part in (chosen, ~chosen))
-        return replace(
-            self, train=train, test=held, title=subset_title(self.title, len(train), len(held), "validation")
-        )
+        title = subset_title(self.title, len(train), len(held), "validation")
+        return replace(self, train=train, test=held, title=title, judged=HELD_OUT)
 
     def subset(self, train: int | float | None = None, test: int | None = None, seed: int = 0) -> "Dataset":
         """Return a smaller data set whose title says so; the splits are drawn by :meth:`Split.subset`."""

@@ -16,7 +16,10 @@ from lowcurve.training.config import dump_config
 from lowcurve.training.runs import Run
 
 TITLES = {"beta": "mean β", "gamma": "mean γ", "sigma": "mean σ", "curvature": "penalty on β and γ"}
-ORDER = ("loss", "test_accuracy", "beta", "gamma", "sigma", "cross_entropy", "train_accuracy", "test_loss")
+ORDER = (
+    *("loss", "test_accuracy", "held-out_accuracy", "beta", "gamma", "sigma", "cross_entropy", "train_accuracy"),
+    *("test_loss", "held-out_loss"),
+)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -102,11 +105,12 @@ def _training(values: Mapping[str, Values]) -> Experiment:
     ordered = [key for key in ORDER if key in keys] + [key for key in keys if key not in ORDER]
     columns = [
         Column("test_accuracy", "Test accuracy (%)", 2, "high", 100.0),
+        Column("held-out_accuracy", "Held-out accuracy (%)", 2, "high", 100.0),
         Column("train_accuracy", "Training accuracy (%)", 2, "high", 100.0),
         *(Column(key, TITLES.get(key, key.replace("_", " ")), 4) for key in ordered if "accuracy" not in key),
         Column("epochs", "Epochs", 0, "none"),
     ]
-    plain = {"loss", "cross_entropy", "test_loss"}
+    plain = {"loss", "cross_entropy", "test_loss", "held-out_loss"}
     columns = [column if column.key in plain or column.better != "low" else _neutral(column) for column in columns]
     curves = [
         Curve(f"{key}_epochs", f"{key}_curve", "epoch", TITLES.get(key, key.replace("_", " ")) + _unit(key))
@@ -138,7 +142,7 @@ def _geometry(values: Mapping[str, Values]) -> Experiment:
         )
         for direction in ("random", "adversarial")
     ]
-    return _experiment("geometry", "Geometry on test data", values, columns, curves)
+    return _experiment("geometry", "Geometry", values, columns, curves)
 
 
 def _attacks(values: Mapping[str, Values]) -> Experiment:

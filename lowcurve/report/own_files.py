@@ -1,5 +1,6 @@
 """What do train, measure, attack, certify and tune leave in a run's folder? Read, checked, and flat by name."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -122,8 +123,12 @@ class NoiseFile(Part):
 
 
 def training(run: Run) -> Values:
-    """Return the last figures of a training, and each figure over the epochs; of β, γ and σ the mean over layers."""
-    epochs = run.metrics
+    """Return the last figures of a training, and each figure over the epochs; of β, γ and σ the mean over layers.
+
+    What the files call `test_…` becomes `held-out_…` where it was: such runs are not in a column with tested ones.
+    """
+    judged = f"{run.config.data.judged}_"
+    epochs = [{re.sub("^test_", judged, key): value for key, value in row.items()} for row in run.metrics]
     names = dict.fromkeys(key for row in epochs for key in row if key not in ("epoch", "lr"))
     values: Values = {"epochs": len(epochs)}
     for name in names:
@@ -140,7 +145,7 @@ def _mean(value: Any) -> float:
 
 
 def geometry(run: Run) -> Values:
-    """Return what `measure` found on test data."""
+    """Return what `measure` found on test data, or on what was held out."""
     found = _read(MeasureFile, run.folder / "measure")
     test = found.get("geometry", {}).get("test", {})
     values: Values = {"accuracy": test["accuracy"]} if test.get("accuracy") is not None else {}

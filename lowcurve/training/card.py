@@ -44,7 +44,7 @@ def card(run: Run, summary: dict[str, Any]) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| test accuracy | {100 * summary['accuracy']:.2f} % of {data['test']:,} |",
+        f"| {config.data.judged} accuracy | {100 * summary['accuracy']:.2f} % of {data['test']:,} |",
         f"| running training accuracy | {100 * summary['train_accuracy']:.2f} % of {data['train']:,} |",
         f"| input | {shape}, pixels in [0, 1], not normalized outside the model |",
         f"| classes | {data['num_classes']} |",

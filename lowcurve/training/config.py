@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from lowcurve.data import DATASETS, Dataset, load_dataset
+from lowcurve.data.dataset import HELD_OUT
 from lowcurve.errors import UserError, unknown_name
 from lowcurve.methods import find_method, initial_sharpness, terms_of
 from lowcurve.models import MODELS
@@ -61,6 +62,11 @@ class DataConfig(Section):
         if not (share or whole or limit is None):
             raise ValueError("expected a whole number of samples from 2 on, or a share of them below 1")
         return limit if share or limit is None else int(limit)
+
+    @property
+    def judged(self) -> str:
+        """What the network is judged on, in words: "test" samples, or "held-out" ones of the training set."""
+        return "test" if self.validation is None else HELD_OUT
 
     def load(self) -> Dataset:
         """Read the samples: what is held out first, then the parts of both splits."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,12 +41,15 @@ class Meter:
 
 
 class Log:
-    """Writes `metrics.jsonl` and TensorBoard events from the first process; elsewhere it does nothing."""
+    """Writes `metrics.jsonl` and TensorBoard events from the first process; elsewhere it does nothing.
 
-    def __init__(self, folder: Path, epoch: int, enabled: bool = True) -> None:
+    In the file what was judged is always called `test_…`; people read what it is, `judged`: test or held-out samples.
+    """
+
+    def __init__(self, folder: Path, epoch: int, judged: str, enabled: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
         self.rows = _whole_rows(self.path)[0][:epoch]
-        self.enabled = enabled
+        self.judged, self.enabled = judged, enabled
         if enabled:
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
             self.board = _board(folder, epoch)
@@ -58,16 +62,20 @@ class Log:
         append(self.path, json.dumps(row) + "\n")
         with writing(self.path.parent / "tensorboard"):
             for key, value in row.items():
+                key = re.sub("^test_", f"{self.judged}_", key)
                 named = value if isinstance(value, dict) else {"": value}
                 for name, number in named.items():
                     if number is not None:
                         self.board.add_scalar(f"{key}/{name}" if name else key, number, row["epoch"])
             self.board.flush()
-        shown = ("loss", "train_accuracy", "test_accuracy", "images_per_second")
-        logger.info(
-            "epoch %d  %s",
-            row["epoch"],
-            "  ".join(f"{key} {row[key]:.4g}" for key in shown if row.get(key) is not None),
+        logger.info("%s", self._line(row))
+
+    def _line(self, row: dict[str, Any]) -> str:
+        """Return an epoch in less than 80 columns."""
+        judged = "" if row.get("test_accuracy") is None else f", {self.judged} {row['test_accuracy']:.2%}"
+        return (
+            f"epoch {row['epoch']}  loss {row['loss']:.4g}  accuracy: train {row['train_accuracy']:.2%}{judged}  "
+            f"{row['images_per_second']:.0f} images/s"
         )
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ def _network(config: Config, world: World, run: Run, dataset: Dataset, resumed: 
 
 def _train(session: Session, request: StopRequest) -> None:
     settings = session.config.train
-    log = Log(session.run.folder, session.epoch, session.world.first)
+    log = Log(session.run.folder, session.epoch, session.config.data.judged, session.world.first)
     with bars() as display:
         total = settings.epochs * len(session.loader())
         show = partial(display.update, display.add_task(session.config.run_name, total=total, note=""))

@@ -137,6 +137,10 @@ def test_the_command_prints_and_writes(factory: str, tmp_path: Path) -> None:
     mean = sum(rows["curvature"]) / len(rows["curvature"])
     assert summary["geometry"]["test"]["curvature"]["mean"] == pytest.approx(mean, rel=1e-5)
     assert summary["settings"]["count"] == 24 and len(summary["stability"]["random"]["mean"]) == 9
+    radii = [line.split() for line in result.output.splitlines() if line.strip().startswith("0.")]
+    assert len(radii) == 9
+    for _, *_, linear, sharp in radii:  # medians both: a mean beside a median can contradict e^t − 1 ≥ t
+        assert float(sharp) >= float(linear) > 0
 
 
 def test_the_command_names_mistakes(factory: str) -> None:
