@@ -14,11 +14,14 @@ from typer.testing import CliRunner
 
 import lowcurve as lc
 from lowcurve.cli import app
+from lowcurve.commands.measure import _show_stability
 from lowcurve.data import load_dataset
 from lowcurve.data.dataset import Dataset, Split
 from lowcurve.errors import UserError
 from lowcurve.geometry.dataset import Measurements, discrepancy, measure
+from lowcurve.geometry.stability import Profile
 from lowcurve.geometry.summary import summarize
+from lowcurve.text import console
 from tests.geometry.conftest import mlp, train
 
 
@@ -137,10 +140,16 @@ def test_the_command_prints_and_writes(factory: str, tmp_path: Path) -> None:
     mean = sum(rows["curvature"]) / len(rows["curvature"])
     assert summary["geometry"]["test"]["curvature"]["mean"] == pytest.approx(mean, rel=1e-5)
     assert summary["settings"]["count"] == 24 and len(summary["stability"]["random"]["mean"]) == 9
-    radii = [line.split() for line in result.output.splitlines() if line.strip().startswith("0.")]
-    assert len(radii) == 9
-    for _, *_, linear, sharp in radii:  # medians both: a mean beside a median can contradict e^t − 1 ≥ t
-        assert float(sharp) >= float(linear) > 0
+
+
+def test_predictions_are_compared_as_medians(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mean of r·C_f beside a median of e^(r·C_f) − 1 contradicted e^t − 1 ≥ t where curvatures are heavy-tailed."""
+    quadratic = torch.tensor([[0.001, 0.001, 0.1]])
+    profile = Profile(torch.tensor([0.001]), quadratic[:, None], quadratic, quadratic.expm1())
+    _show_stability(console(), {"random": profile})
+    *_, last = capsys.readouterr().out.strip().splitlines()
+    mean, linear, sharp = map(float, last.split()[-3:])
+    assert (mean, linear) == (0.034, 0.001) and sharp >= linear
 
 
 def test_the_command_names_mistakes(factory: str) -> None:
