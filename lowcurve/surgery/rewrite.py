@@ -51,12 +51,15 @@ def rewrite(module: nn.Module, record: ForwardRecord, where: str, origins: dict[
     except Exception as error:
         raise UserError(
             f"cannot convert the functional or shared activations of {where}: its forward cannot be traced "
-            f"({type(error).__name__}: {error}); {_REMEDY}"
+            f"({type(error).__name__}: {error}); {_REMEDY}{_skipping(where)}"
         ) from error
     finally:
         module.training = training
     if codes[0] != codes[1]:
-        raise UserError(f"cannot convert the activations of {where}: its forward depends on self.training; {_REMEDY}")
+        raise UserError(
+            f"cannot convert the activations of {where}: its forward depends on self.training; "
+            f"{_REMEDY}{_skipping(where)}"
+        )
     for target, new in made.items():
         new.train(training)
         holder, _, name = target.rpartition(".")
@@ -67,6 +70,12 @@ def rewrite(module: nn.Module, record: ForwardRecord, where: str, origins: dict[
     for name, child in children(module).items():
         if child in record.calls and name not in made and activation_rule(child) is not None:
             delattr(module, name)  # every call of it has a module of its own
+
+
+def _skipping(where: str) -> str:
+    """Return the remedy for a module of somebody else's."""
+    name = where.partition(" ")[0]
+    return "" if name == "(model)" else f"; or leave it as it is, with all that is in it: skip=({name!r},)"
 
 
 def _constants(module: nn.Module, record: ForwardRecord) -> dict[str, Any]:

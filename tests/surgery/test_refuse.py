@@ -1,5 +1,7 @@
 """What cannot be converted is refused by name, with a remedy."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -102,9 +104,9 @@ CASES = {
     "branch on data": (
         in_block(branch),
         VECTOR,
-        r"1 \(Block\): its forward cannot be traced.*call activations as modules",
+        r"1 \(Block\): its forward cannot be traced.*call activations as modules.*skip=\('1',\)",
     ),
-    "branch on mode": (in_block(by_mode), VECTOR, r"1 \(Block\): its forward depends on self.training"),
+    "branch on mode": (in_block(by_mode), VECTOR, r"1 \(Block\): its forward depends on self.training.*skip=\('1',\)"),
     "hidden activation": (
         in_block(lambda s, x: s.acts[0](x), acts=[nn.ReLU()]),
         VECTOR,
@@ -193,3 +195,16 @@ def test_a_model_that_overwrites_its_input_does_not_overwrite_the_example() -> N
     model, _ = convert(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), x)
     convert(nn.Sequential(nn.Threshold(0.1, 5.0, inplace=True), nn.Linear(3, 2)), x)
     assert torch.equal(x, before) and type(model[0]) is CenteredSoftplus
+
+
+def test_what_cannot_be_traced_is_left_as_the_message_says() -> None:
+    net = nn.Sequential(nn.Linear(6, 6), Block(branch), nn.ReLU(), nn.Linear(6, 3))
+    with pytest.raises(UserError) as refused:
+        convert(net, VECTOR)
+    (name,) = re.findall(r"skip=\('(.*)',\)", str(refused.value))
+    low, report = convert(net, VECTOR, skip=(name,))
+    assert isinstance(low[1], Block) and isinstance(low[2], CenteredSoftplus)
+    assert "skipped, as asked" in str(report)
+    with pytest.raises(UserError) as refused:
+        convert(Block(branch), VECTOR)
+    assert "skip=" not in str(refused.value)  # nothing would be left to convert
