@@ -62,7 +62,7 @@ def _devices() -> Iterator[Finding]:
     from lowcurve.cores import given_cores
     from lowcurve.environment import processor
 
-    cores = f"{os.cpu_count()} cores, {given_cores()} of them for this process, {torch.get_num_threads()} threads"
+    cores = f"{os.cpu_count()} cores, {given_cores()} of them for this process, threads: {torch.get_num_threads()}"
     yield "processor", f"{processor()}, {cores}", ""
     for index in range(torch.cuda.device_count()):
         yield f"cuda:{index}", torch.cuda.get_device_name(index), ""

@@ -8,7 +8,7 @@ import typer
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders with results of reproduce or demo.")],
-    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option(help="The page to write, or a folder for it.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page of your runs, or of results, which also become Markdown, LaTeX, CSV and figures.
 
@@ -29,5 +29,6 @@ def report(
             for path in write_result(result, source.parent):
                 console.print(one_line(f"wrote {path}"), style="dim", soft_wrap=True)
         console.print(one_line(f"wrote {write_index(folder)}"), style="dim", soft_wrap=True)
-    page = write_page(results, output, own)
+    is_folder = output.is_dir() or not output.suffix
+    page = write_page(results, output / "report.html" if is_folder else output, own)
     console.print(one_line(f"Report: {page.resolve()}"), style="bold", soft_wrap=True)

@@ -18,7 +18,10 @@ COLUMN = "return [...document.querySelectorAll('table.numbers tbody tr')].map(r 
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     path = folder / "report.html"
-    path.write_text(render([example(curves=[CURVE], extra={"outlines": OUTLINES, "images": IMAGES})], records()))
+    verdicts = example().verdicts
+    verdicts = [*verdicts, {**verdicts[0], "verdict": "does not hold"}]
+    extra = {"outlines": OUTLINES, "images": IMAGES}
+    path.write_text(render([example(curves=[CURVE], verdicts=verdicts, extra=extra)], records()))
     browser = Browser(str(folder / "profile"))
     browser.go(path.as_uri())
     yield browser

@@ -112,6 +112,10 @@ def test_runs_and_results_share_a_page(runs, tmp_path):
     assert "<b>[red]" not in page
     invoke("report", runs[0].parent, "--output", tmp_path / "own.html")  # a folder of runs
     own = (tmp_path / "own.html").read_text()
+    invoke("report", runs[0].parent, "--output", tmp_path / "new")  # as of every other verb, a folder
+    invoke("report", runs[0].parent, "--output", tmp_path)
+    for page in (tmp_path / "new" / "report.html", tmp_path / "report.html"):
+        assert page.read_text()[:100] == own[:100] and len(page.read_text()) == len(own)
     assert "show-paper" not in re.sub(r"<(script|style)>.*?</\1>", "", own, flags=re.DOTALL)
     assert "claims" not in re.sub(r"<(script|style)>.*?</\1>", "", own, flags=re.DOTALL)
 

@@ -173,6 +173,18 @@ def test_the_switch_is_there_only_where_the_paper_has_numbers(page):
     assert 'id="show-paper"' not in render([example(rows=rows, verdicts=[])], {})
 
 
+def test_the_first_sentence_counts_claims():
+    good = [verdict for verdict in example().verdicts if verdict["verdict"] == "holds"]
+    page = render([example(verdicts=good)], {})
+    assert 'class="fails"' not in page and f"{len(good)} hold</strong> and none fails." in squeezed(page)
+    failed = [*good, {**good[0], "verdict": "does not hold"}]
+    assert 'and <strong class="fails">1 do not</strong>.' in squeezed(render([example(verdicts=failed)], {}))
+
+
+def squeezed(page):
+    return " ".join(page.split())
+
+
 def test_table_one_comes_first():
     assert next(iter(EXPERIMENTS)) == "table-geometry"
 
