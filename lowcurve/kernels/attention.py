@@ -1,18 +1,20 @@
 """Which path does attention take where it is differentiated twice? The plain one: fused ones have no second derivative.
 
 PyTorch's choice of a path is one for all threads. So it is changed by the first who asks and put back by the last;
-whoever attends in between, in another thread, gets the same numbers by the plain path.
+whoever attends in between, in another thread, gets the same numbers by the plain path. From 2.15 on PyTorch also notes
+the choice in a context variable, which has to be put back in the context where it was set: one of our own.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from threading import Lock
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _lock = Lock()
 _users = 0
-_choice = ExitStack()
+_choice, _context = ExitStack(), copy_context()
 
 
 @contextmanager
@@ -29,7 +31,7 @@ def plain_attention() -> Iterator[None]:
     global _users
     with _lock:
         if _users == 0:
-            _choice.enter_context(sdpa_kernel(SDPBackend.MATH))
+            _context.run(_choice.enter_context, sdpa_kernel(SDPBackend.MATH))
         _users += 1
     try:
         yield
@@ -37,4 +39,4 @@ def plain_attention() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                _choice.close()
+                _context.run(_choice.close)
