@@ -25,6 +25,8 @@ from lowcurve.linalg.linear_map import LinearMap
 from lowcurve.linalg.singular import largest_singular
 
 _SMALLEST, _SMALL_MATRIX, _SQUARINGS = 16, 128, 10
+Maps = list[LinearMap]
+Tensors = list[Tensor]
 _LIBRARY = torch.library.Library("lowcurve", "FRAGMENT")
 _LIBRARY.define(
     "follow(Tensor[] weights, Tensor(a!)[] left, Tensor(b!)[] right, Tensor(c!)[] slopes, int least, int[] maps) -> ()"
@@ -69,12 +71,11 @@ def _registered(method: Callable[[list[_Layer], int], None], key: str) -> None:
 
 
 def _on_cpu(layers: list[_Layer], _least: int) -> None:
-    kinds: dict[Callable[..., list[Tensor]], list[_Layer]] = {}
+    kinds: dict[Callable[..., None], list[_Layer]] = {}
     for layer in layers:
         kinds.setdefault(_method(*layer[:4]), []).append(layer)
     for method, chosen in kinds.items():
-        *given, slopes = _columns(chosen)
-        foreach("copy_", slopes, method(*given))
+        method(*_columns(chosen))
 
 
 def _elsewhere(layers: list[_Layer], least: int) -> None:
@@ -128,39 +129,36 @@ def _maps(numbers: tuple[int, ...]) -> list[LinearMap]:
     return maps
 
 
-def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> Callable[..., list[Tensor]]:
+def _method(m: LinearMap, weight: Tensor, left: Tensor, right: Tensor) -> Callable[..., None]:
     smaller = min(math.prod(m.input_shape), math.prod(m.output_shape))
     if smaller > _SMALLEST and power.iterates(m, weight, left, right):
         return _compiled
     return _squarings if smaller <= _SMALL_MATRIX else _lanczos
 
 
-def _lanczos(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+def _lanczos(maps: Maps, weights: Tensors, left: Tensors, right: Tensors, slopes: Tensors) -> None:
     """Look in the twenty dimensions that powers of the map span from the present vector and the grain, until settled.
 
     Ten are too few where groups share nothing: one that was 3 % steeper than that of the present vector was not seen.
     """
-    slopes = []
-    for m, weight, u, v in zip(maps, weights, left, right, strict=True):
+    for m, weight, u, v, slope in zip(maps, weights, left, right, slopes, strict=True):
         if bool(weight.isfinite().all()):  # one that is no number keeps the present vectors
             with torch.autocast(weight.device.type, enabled=False):
                 pair = largest_singular(m, weight, _unit(v) + grain(v, 1.0), 1e-2, basis_size=20)
             u.copy_(pair.left)
             v.copy_(pair.right)
-        slopes.append(m.outer(u, v))
-    return slopes
+        slope.copy_(m.outer(u, v))
 
 
-def _compiled(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+def _compiled(maps: Maps, weights: Tensors, left: Tensors, right: Tensors, slopes: Tensors) -> None:
     foreach("add_", left, [grain(u, 1.0) for u in left])
-    return power.follow(maps, list(map(_scaled, weights)), left, right)
+    power.follow(maps, weights, left, right, slopes)
 
 
-def _squarings(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+def _squarings(maps: Maps, weights: Tensors, left: Tensors, right: Tensors, slopes: Tensors) -> None:
     """Find the vectors from the 2^10th power of the Gram matrix: what is smaller by 1 % is gone."""
-    slopes = []
     with torch.autocast(weights[0].device.type, enabled=False):
-        for m, weight, u, v in zip(maps, map(_scaled, weights), left, right, strict=True):
+        for m, weight, u, v, slope in zip(maps, map(_scaled, weights), left, right, slopes, strict=True):
             matrix = _matrix(m, weight)
             flat = matrix.shape[0] <= matrix.shape[1]
             gram = matrix @ matrix.mT if flat else matrix.mT @ matrix
@@ -171,8 +169,7 @@ def _squarings(maps: list[LinearMap], weights: list[Tensor], left: list[Tensor],
             far = _unit(near @ matrix if flat else near @ matrix.mT)
             u.copy_((near if flat else far).view(u.shape))
             v.copy_((far if flat else near).view(v.shape))
-            slopes.append(m.outer(u, v))
-    return slopes
+            slope.copy_(m.outer(u, v))
 
 
 def _matrix(m: LinearMap, weight: Tensor) -> Tensor:

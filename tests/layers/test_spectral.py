@@ -300,6 +300,21 @@ def test_compiled_vectors_of_nothing_and_by_any_number_of_threads() -> None:
     assert all(torch.equal(a, b) for a, b in zip(bits(1), bits(2), strict=True))
 
 
+@needs_loops
+def test_compiled_vectors_are_the_same_in_either_layout() -> None:
+    own = LinearMap.of(nn.Conv2d(3, 40, (3, 2), (2, 1), (1, 0)), (9, 7))
+    start = torch.randn(1, *own.output_shape), torch.randn(1, *own.input_shape)
+    weight = 1e25 * torch.randn(40, 3, 3, 2)  # whose square no float32 holds
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        w, left, right = (t.clone(memory_format=layout) for t in (weight, *start))
+        slope = torch.empty_like(w)
+        power.follow([own], [w], [left], [right], [slope])
+        found.append((left, right, slope))
+    for one, other in zip(*found, strict=True):
+        assert one.isfinite().all() and torch.equal(one, other)
+
+
 def test_iterations_are_seen_by_graphs_that_saved_the_vectors() -> None:
     layer = spectral_norm(nn.Conv2d(3, 4, 3, padding=1), (8, 8)).train()
     spectral = spectral_of(layer)

@@ -18,7 +18,7 @@ _SIGNATURES = {
     "lowcurve_norm_softplus": "nnnpppppffpfffpppp",
     "lowcurve_norm_softplus_gradient": "nnnppppppfffpppppp",
     "lowcurve_norm_softplus_second": "nnnppppppppppfffpppppp",
-    "lowcurve_power": "p",
+    "lowcurve_power": "ppn",
     "lowcurve_scales": "pppppppppp",
     "lowcurve_scales_gradient": "pppppppppp",
     "lowcurve_unit": "pppp",
@@ -30,7 +30,7 @@ _GIVEN_AS_THEY_ARE = (int, float, type(None))
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
 
-_POINTERS = ("weight", "left", "right", "slope", "scratch")
+_POINTERS = ("weight", "left", "right", "slope")
 _LENGTHS = (
     "in",
     "out",
@@ -44,6 +44,7 @@ _LENGTHS = (
     "stride_w",
     "above",
     "before",
+    "mixed",
 )
 
 

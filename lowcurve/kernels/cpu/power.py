@@ -19,29 +19,38 @@ def iterates(linear_map: Any, *tensors: Tensor) -> bool:
     )
 
 
-def follow(maps: list[Any], weights: list[Tensor], left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+def follow(
+    maps: list[Any], weights: list[Tensor], left: list[Tensor], right: list[Tensor], slopes: list[Tensor] | None = None
+) -> list[Tensor]:
     """Replace u by the best vector in the ten dimensions that powers of W Wᵀ span from it, v by Wᵀu, u by W v.
 
     Where u has not settled there, it is looked for in the ten dimensions that follow, too. Both get unit length.
-    Return each ∂⟨u, W v⟩/∂W.
+    Return each ∂⟨u, W v⟩/∂W, written to `slopes` where they are given.
     """
-    weights, u, v = ([tensor.contiguous() for tensor in tensors] for tensors in (weights, left, right))
-    slopes = [torch.empty_like(weight) for weight in weights]
-    layers = (LayerNumbers * len(maps))(*map(_layer, maps, weights, u, v, slopes))
     assert LIBRARY is not None
-    rooms = [LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers]
-    scratch = weights[0].new_empty(sum(rooms)).split(rooms)
-    for layer, own in zip(layers, scratch, strict=True):
-        layer.scratch = own.data_ptr()
-    LIBRARY.lowcurve_power(len(layers), torch.get_num_threads(), ctypes.addressof(layers))
-    for found, into in zip((*u, *v), (*left, *right), strict=True):
-        if found is not into:  # channels_last
-            into.copy_(found)
+    slopes = [torch.empty_like(weight) for weight in weights] if slopes is None else slopes
+    mixed = [not s.is_contiguous() for s in slopes]
+    used = list(zip(*(_laid_out(tensors, mixed) for tensors in (weights, left, right, slopes)), strict=True))
+    layers = (LayerNumbers * len(maps))(*map(_layer, maps, used, mixed))
+    size = max(LIBRARY.lowcurve_power_room(ctypes.byref(layer)) for layer in layers)
+    threads = min(torch.get_num_threads(), len(layers))
+    room = weights[0].new_empty(threads * size)
+    LIBRARY.lowcurve_power(len(layers), threads, ctypes.addressof(layers), room.data_ptr(), size)
+    for (_, *found), *given in zip(used, left, right, slopes, strict=True):
+        for own, into in zip(found, given, strict=True):
+            if own is not into:
+                into.copy_(own)
     torch.autograd.graph.increment_version([*left, *right])
     return slopes
 
 
-def _layer(m: Any, *tensors: Tensor) -> LayerNumbers:
+def _laid_out(tensors: list[Tensor], mixed: list[bool]) -> list[Tensor]:
+    """Give each tensor, of four dimensions, the layout that its layer has."""
+    layouts = (torch.contiguous_format, torch.channels_last)
+    return [t.contiguous(memory_format=layouts[m]) for t, m in zip(tensors, mixed, strict=True)]
+
+
+def _layer(m: Any, tensors: tuple[Tensor, ...], mixed: bool) -> LayerNumbers:
     above, before = (pair[0] for pair in m.padding)
     sizes = (m.input_shape[0], m.output_shape[0], *m.input_shape[1:], *m.output_shape[1:], *m.kernel, *m.stride)
-    return LayerNumbers(*(tensor.data_ptr() for tensor in tensors), None, *sizes, above, before)
+    return LayerNumbers(*(tensor.data_ptr() for tensor in tensors), *sizes, above, before, int(mixed))
