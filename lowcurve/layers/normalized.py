@@ -113,7 +113,7 @@ def standing_still(layers: Iterable[NormalizedLayer]) -> Iterator[None]:
 
 def _follow_weight(module: nn.Module, _inputs: Any) -> None:
     spectral = spectral_of(module)
-    if spectral is not None:
+    if spectral is not None and not spectral.stands_still:
         follow_weights([("", module, spectral)])
 
 

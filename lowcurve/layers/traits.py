@@ -56,6 +56,21 @@ def learned(module: nn.Module) -> tuple[Learned, ...]:
     return ()
 
 
+def learned_items(model: nn.Module) -> list[Learned]:
+    """Return what all layers of a model learn of their smoothness.
+
+    Every step asks: each class is looked up once.
+    """
+    answers: dict[type, Callable[[Any], tuple[Learned, ...]]] = {}
+    found: list[Learned] = []
+    for module in model.modules():
+        kind = type(module)
+        if kind not in answers:
+            answers[kind] = learned.dispatch(kind)
+        found += answers[kind](module)
+    return found
+
+
 def learned_logs(model: nn.Module, kind: str) -> dict[str, Tensor]:
     """Return the logarithms of all learned numbers of a kind, by the layer's name.
 
@@ -72,8 +87,7 @@ def learned_logs(model: nn.Module, kind: str) -> dict[str, Tensor]:
 
 def learned_parameters(model: nn.Module) -> set[nn.Parameter]:
     """Return the parameters behind all learned smoothness: weight decay has no business there."""
-    items = [item for module in model.modules() for item in learned(module)]
-    behind = (part for item in items for part in (item.parameters or (item.log,)))
+    behind = (part for item in learned_items(model) for part in (item.parameters or (item.log,)))
     return {part for part in behind if isinstance(part, nn.Parameter)}
 
 

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lowcurve import checks
-from lowcurve.layers.traits import learned
+from lowcurve.layers.traits import learned_items
 from lowcurve.objectives.term import Term
 
 
@@ -26,7 +26,7 @@ def curvature_penalty(model: nn.Module, beta: float = 1e-4, gamma: float = 1e-5)
     checks.modules(model=model)
     checks.number(least=0, beta=beta, gamma=gamma)
     penalty = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    items = [item for module in model.modules() for item in learned(module)]  # one walk: there is one in every step
+    items = learned_items(model)
     if logs := tuple(item.log for item in items if item.kind == "beta"):
         penalty = penalty + beta * _joined(logs).exp().sum()
     if logs := tuple(item.log for item in items if item.kind == "gamma"):

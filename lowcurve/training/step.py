@@ -60,8 +60,8 @@ class TrainingStep:
                 value = _number(name, term.loss(batch))
                 values[name] = value + penalties[name] if name in penalties else value
         total = torch.stack(list(values.values())).sum()
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        total.backward(inputs=parameters if passes.second_order else None)  # x needs no gradient any more
+        parameters = [p for p in self.model.parameters() if p.requires_grad] if passes.second_order else None
+        total.backward(inputs=parameters)  # x needs no gradient any more
         return values, batch.logits
 
 

@@ -3,7 +3,7 @@
  */
 #include "channels.h"
 
-const long lowcurve_parts = PARTS, lowcurve_row_major_parts = ROW_MAJOR_PARTS, lowcurve_columns = COLUMNS;
+const long lowcurve_parts = PARTS, lowcurve_columns = COLUMNS;
 
 typedef struct {
     Statistics of;
@@ -104,7 +104,7 @@ static void second_phase(const void *job, Share share) {
 }
 
 /* y = weight (x - mean) invstd + bias per channel; running statistics move by momentum. weight, bias and the running
- * statistics may be null. Here and below `sums` is room for 3 PARTS channels numbers. */
+ * statistics may be null. Here and below `sums` is room for 4 PARTS channels numbers. */
 void lowcurve_norm(long samples, int threads, long channels, long length, long mixed, const float *x, const float *weight,
                    const float *bias, float *running_mean, float *running_var, float momentum, float eps, float *y, float *mean,
                    float *invstd, double *sums) {

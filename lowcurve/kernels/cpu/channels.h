@@ -139,6 +139,14 @@ static double whole_sum(Part part, const double *sums, long kind, long k) {
     return sum;
 }
 
+/* The sum over all parts and channels. */
+static inline double sum_of_all(Shape shape, const double *sums, long kind) {
+    double sum = 0.0;
+    const double *own = sums + kind * PARTS * shape.channels;
+    for (long i = 0; i < parts_of(shape) * shape.channels; i++) sum += own[i];
+    return sum;
+}
+
 /* totals[k] += the sum of channel k's columns */
 VECTORIZED static void add_columns(Part part, long size, const float *columns, double *totals) {
     if (part.mixed) {

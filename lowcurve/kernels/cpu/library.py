@@ -21,11 +21,11 @@ _SIGNATURES = {
     "lowcurve_power": "ppn",
     "lowcurve_scales": "pppppppppp",
     "lowcurve_scales_gradient": "pppppppppp",
-    "lowcurve_unit": "pppp",
-    "lowcurve_unit_gradient": "pppfpp",
+    "lowcurve_units": "pppppp",
+    "lowcurve_units_gradient": "ppppppp",
 }
-_CONSTANTS = ("lowcurve_block", "lowcurve_parts", "lowcurve_row_major_parts", "lowcurve_columns")
-_RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second", "lowcurve_unit"}
+_CONSTANTS = ("lowcurve_block", "lowcurve_parts", "lowcurve_columns")
+_RETURN_DOUBLE = {"lowcurve_gradients", "lowcurve_second"}
 _GIVEN_AS_THEY_ARE = (int, float, type(None))
 _TYPES = {"n": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 
@@ -73,9 +73,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 LIBRARY = _library()
-BLOCK, PARTS, ROW_MAJOR_PARTS, COLUMNS = (
-    0 if LIBRARY is None else ctypes.c_long.in_dll(LIBRARY, name).value for name in _CONSTANTS
-)
+BLOCK, PARTS, COLUMNS = (0 if LIBRARY is None else ctypes.c_long.in_dll(LIBRARY, name).value for name in _CONSTANTS)
 
 
 class InMemory(Protocol):

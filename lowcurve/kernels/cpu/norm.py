@@ -7,7 +7,7 @@ import torch
 from lowcurve.kernels import reference
 from lowcurve.kernels.arguments import Gradients, Norm, NormGradient, Norms, NormSecond, Seconds
 from lowcurve.kernels.cpu.library import call
-from lowcurve.kernels.cpu.tensors import like, packed, parts_of, room_for_sums, shape_of, sharpness, takes
+from lowcurve.kernels.cpu.tensors import like, packed, room_for_sums, shape_of, sharpness, takes
 
 
 def norm(*given: Any) -> Norms:
@@ -34,7 +34,7 @@ def norm_gradient(*given: Any) -> Gradients:
     """Return the gradients in x, other, weight, bias and log β; those in weight and bias even where there are none."""
     a = NormGradient(*given)
     shape = shape_of(a.x)
-    if shape is None or not takes(a.grad, a.y, a.x, a.weight, a.mean, a.invstd):
+    if shape is None or not takes(a.grad, a.y, a.x, a.weight, a.mean, a.invstd, a.log_beta):
         return reference.norm_gradient(*given)
     in_x, in_weight, in_bias = torch.empty_like(a.x), torch.empty_like(a.mean), torch.empty_like(a.mean)
     tensors = (a.x, *map(packed, (a.weight, a.mean, a.invstd)))
@@ -43,11 +43,11 @@ def norm_gradient(*given: Any) -> Gradients:
         call("lowcurve_norm_gradient", *shape, grad, *tensors, in_x, in_weight, in_bias, room_for_sums(a.x))
         return in_x, grad.clone() if a.with_other else None, in_weight, in_bias, None
     in_other = torch.empty_like(a.x) if a.with_other else None
-    deficits, beta = torch.empty_like(a.mean) if a.with_beta else None, sharpness(a.log_beta)
-    found = (in_x, in_other, in_weight, in_bias, deficits, room_for_sums(a.x))
-    activation = (a.factor, beta, a.shift)
+    in_beta = torch.empty_like(a.log_beta) if a.with_beta else None
+    found = (in_x, in_other, in_weight, in_bias, in_beta, room_for_sums(a.x))
+    activation = (a.factor, sharpness(a.log_beta), a.shift)
     call("lowcurve_norm_softplus_gradient", *shape, grad, like(a.x, a.y), *tensors, *activation, *found)
-    return in_x, in_other, in_weight, in_bias, None if deficits is None else deficits.sum() / beta
+    return in_x, in_other, in_weight, in_bias, in_beta
 
 
 def norm_second(*given: Any) -> Seconds:
@@ -55,7 +55,7 @@ def norm_second(*given: Any) -> Seconds:
     a = NormSecond(*given)
     shape = shape_of(a.x)
     first = (a.mean, a.invstd, a.in_weight, a.in_bias)
-    if shape is None or not takes(a.outer, a.outer_other, a.grad, a.y, a.x, a.weight, *first):
+    if shape is None or not takes(a.outer, a.outer_other, a.grad, a.y, a.x, a.weight, a.log_beta, *first):
         return reference.norm_second(*given)
     in_grad, in_x, in_scale = torch.empty_like(a.x), torch.empty_like(a.x), torch.empty_like(a.mean)
     tensors = (a.x, *map(packed, (a.weight, *first)))
@@ -63,9 +63,9 @@ def norm_second(*given: Any) -> Seconds:
     if a.log_beta is None:
         call("lowcurve_norm_second", *shape, outer, grad, *tensors, in_grad, in_x, in_scale, room_for_sums(a.x))
         return in_grad, None, in_x, in_scale, None
-    in_y, in_beta = torch.empty_like(a.x), a.x.new_zeros(parts_of(shape) * a.x.shape[1])
+    in_y, in_beta = torch.empty_like(a.x), torch.empty_like(a.log_beta)
     tensors = (outer, like(a.x, a.outer_other), grad, like(a.x, a.y), *tensors)
     found = (in_grad, in_y, in_x, in_scale, in_beta, room_for_sums(a.x))
     activation = (a.factor, sharpness(a.log_beta), a.shift)
     call("lowcurve_norm_softplus_second", *shape, *tensors, *activation, *found)
-    return in_grad, in_y, in_x, in_scale, in_beta.sum()
+    return in_grad, in_y, in_x, in_scale, in_beta

@@ -23,14 +23,14 @@ typedef struct {
     Gradient of; /* of the gradient t */
     const float *g, *y;
     Activation a;
-    float *in_other, *deficits; /* may be null */
+    float *in_other, *in_beta; /* may be null */
 } Backward;
 
 typedef struct {
     Outer of; /* of the gradient t; its in_g is not used */
     const float *v_other, *g, *y; /* v_other may be null */
     Activation a;
-    float *in_g, *in_y, *in_beta;
+    float *in_g, *in_y;
 } Twice;
 
 /* The INLINE functions below are compiled twice each: with and without an operand that may be null. */
@@ -84,7 +84,7 @@ INLINE void sum_rows(Part part, const Backward *of, const float *mean, float *t,
 
 VECTORIZED static void sums_of(Part part, const Backward *of, const float *mean, float *t) {
     double *sum = new_sums(part, of->of.sums, 0), *product = new_sums(part, of->of.sums, 1);
-    if (of->deficits) sum_rows(part, of, mean, t, sum, product, new_sums(part, of->of.sums, 2));
+    if (of->in_beta) sum_rows(part, of, mean, t, sum, product, new_sums(part, of->of.sums, 2));
     else sum_rows(part, of, mean, t, sum, product, 0);
 }
 
@@ -98,11 +98,8 @@ static void gradient_sums_phase(const void *job, Share share) {
 static void gradient_phase(const void *job, Share share) {
     const Backward *of = job;
     Projection by;
-    Part first = first_part(share);
-    find_projection(first, &of->of, &by);
+    find_projection(first_part(share), &of->of, &by);
     FOR_PARTS_BACKWARDS(part, share) project(part, of->in_other ? of->in_other : of->of.in_x, of->of.x, &by, of->of.in_x);
-    for (long k = 0; of->deficits && first.index == 0 && k < first.channels; k++)
-        of->deficits[first.c + k] = (float)whole_sum(first, of->of.sums, 2, k);
 }
 
 /* Add sum v, sum v (x - mean) and sum v (t - t_mean). */
@@ -169,12 +166,11 @@ static void second_phase(const void *job, Share share) {
     const Twice *of = job;
     SecondOrder by;
     find_second_order(first_part(share), &of->of, &by);
-    FOR_PARTS_BACKWARDS(part, share)
-        of->in_beta[part.index * part.all_channels + part.c] = (float)project_twice(part, of, &by);
+    FOR_PARTS_BACKWARDS(part, share) *new_sums(part, of->of.sums, 3) = project_twice(part, of, &by);
 }
 
 /* y = s0(factor (weight (x - mean) invstd + bias + other); beta) + shift per channel; running statistics move by momentum.
- * weight, bias, the running statistics and other may be null. Here and below `sums` is room for 3 PARTS channels numbers. */
+ * weight, bias, the running statistics and other may be null. Here and below `sums` is room for 4 PARTS channels numbers. */
 void lowcurve_norm_softplus(long samples, int threads, long channels, long length, long mixed, const float *x, const float *weight,
                             const float *bias, float *running_mean, float *running_var, float momentum, float eps,
                             const float *other, float factor, float beta, float shift, float *y, float *mean, float *invstd,
@@ -185,28 +181,31 @@ void lowcurve_norm_softplus(long samples, int threads, long channels, long lengt
     in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
 }
 
-/* For g the gradient of y: in_x, in_other = t, in_weight = sum t x^ and in_bias = sum t, with x^ = (x - mean) invstd; and, per
- * channel, deficits = sum g (log 2 - H(sigma)). in_other and deficits may be null. */
+/* For g the gradient of y: in_x, in_other = t, in_weight = sum t x^ and in_bias = sum t, with x^ = (x - mean) invstd; and in_beta =
+ * sum g (log 2 - H(sigma)) / beta, a single number. in_other and in_beta may be null. */
 void lowcurve_norm_softplus_gradient(long samples, int threads, long channels, long length, long mixed, const float *g, const float *y,
                                      const float *x, const float *weight, const float *mean, const float *invstd, float factor,
                                      float beta, float shift, float *in_x, float *in_other, float *in_weight, float *in_bias,
-                                     float *deficits, double *sums) {
+                                     float *in_beta, double *sums) {
     Gradient of = {x, weight, mean, invstd, in_x, in_weight, in_bias, sums};
-    Backward job = {of, g, y, {factor, beta, shift}, in_other, deficits};
+    Backward job = {of, g, y, {factor, beta, shift}, in_other, in_beta};
     Phase *const phases[] = {gradient_sums_phase, gradient_phase};
-    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
+    Shape shape = {samples, channels, length, mixed};
+    in_phases(2, phases, &job, shape, threads);
+    if (in_beta) *in_beta = (float)(sum_of_all(shape, sums, 2) / beta);
 }
 
-/* For v and v_other the gradients of the in_x and in_other above: the gradients in g, y, x and weight, and terms of which
- * the sum is the gradient in log beta, among PARTS channels zeros. t_hat and t_sum are the in_weight and in_bias above; v_other
- * may be null. */
+/* For v and v_other the gradients of the in_x and in_other above: the gradients in g, y, x and weight, and in log beta, a single
+ * number. t_hat and t_sum are the in_weight and in_bias above; v_other may be null. */
 void lowcurve_norm_softplus_second(long samples, int threads, long channels, long length, long mixed, const float *v, const float *v_other,
                                    const float *g, const float *y, const float *x, const float *weight, const float *mean,
                                    const float *invstd, const float *t_hat, const float *t_sum, float factor, float beta,
                                    float shift, float *in_g, float *in_y, float *in_x, float *in_weight, float *in_beta,
                                    double *sums) {
     Outer of = {v, 0, x, weight, mean, invstd, t_hat, t_sum, 0, in_x, in_weight, sums};
-    Twice job = {of, v_other, g, y, {factor, beta, shift}, in_g, in_y, in_beta};
+    Twice job = {of, v_other, g, y, {factor, beta, shift}, in_g, in_y};
     Phase *const phases[] = {second_sums_phase, second_phase};
-    in_phases(2, phases, &job, (Shape){samples, channels, length, mixed}, threads);
+    Shape shape = {samples, channels, length, mixed};
+    in_phases(2, phases, &job, shape, threads);
+    *in_beta = (float)sum_of_all(shape, sums, 3);
 }

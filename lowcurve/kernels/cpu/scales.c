@@ -6,10 +6,7 @@
 
 #include <math.h>
 
-/* Tables of one address per layer; weights and biases, and what belongs to them, may be null. */
-typedef const float *const *Given;
-typedef float *const *Found;
-
+/* Weights and biases, and what belongs to them, may be null. */
 static inline float at(const float *values, long c) { return values ? values[c] : 1.0f; }
 
 static float steepest(long channels, const float *gains, const float *weight) {

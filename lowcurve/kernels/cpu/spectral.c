@@ -27,20 +27,25 @@ static double product(long n, int threads, const float *a, const float *b, float
     return sum;
 }
 
-/* y = w / sigma; returns sigma = <w, s>, or 1 where that is below the smallest normal number */
-double lowcurve_unit(long n, int threads, const float *w, const float *s, float *y, float *partial) {
-    double found = product(n, threads, w, s, partial);
-    float sigma = found < FLT_MIN ? 1.0f : (float)found;
-    float scale = 1.0f / sigma;
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > BLOCK)
-    for (long i = 0; i < n; i += BLOCK) scale_block(SIZE(i), w + i, scale, y + i);
-    return sigma;
+/* For all weights w of a network, one after the other: y = w / sigma, with sigma = <w, s>, or 1 where that is below the smallest
+ * normal number. `partial` is room for the blocks of the largest. */
+void lowcurve_units(long weights, int threads, const long *sizes, Given w, Given s, Found y, float *sigma, float *partial) {
+    for (long i = 0; i < weights; i++) {
+        double found = product(sizes[i], threads, w[i], s[i], partial);
+        sigma[i] = found < FLT_MIN ? 1.0f : (float)found;
+        float scale = 1.0f / sigma[i];
+#pragma omp parallel for num_threads(threads) schedule(static) if (sizes[i] > BLOCK)
+        for (long k = 0; k < sizes[i]; k += BLOCK) scale_block(lesser(BLOCK, sizes[i] - k), w[i] + k, scale, y[i] + k);
+    }
 }
 
-/* in_w = (g - <g, y> s) / sigma for y the output above */
-void lowcurve_unit_gradient(long n, int threads, const float *g, const float *y, const float *s, float sigma, float *in_w,
-                            float *partial) {
-    float slope = (float)product(n, threads, g, y, partial), scale = 1.0f / sigma;
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > BLOCK)
-    for (long i = 0; i < n; i += BLOCK) combine_block(SIZE(i), g + i, s + i, slope, scale, in_w + i);
+/* in_w = (g - <g, y> s) / sigma for y the outputs above */
+void lowcurve_units_gradient(long weights, int threads, const long *sizes, Given g, Given y, Given s, const float *sigma, Found in_w,
+                             float *partial) {
+    for (long i = 0; i < weights; i++) {
+        float slope = (float)product(sizes[i], threads, g[i], y[i], partial), scale = 1.0f / sigma[i];
+#pragma omp parallel for num_threads(threads) schedule(static) if (sizes[i] > BLOCK)
+        for (long k = 0; k < sizes[i]; k += BLOCK)
+            combine_block(lesser(BLOCK, sizes[i] - k), g[i] + k, s[i] + k, slope, scale, in_w[i] + k);
+    }
 }

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from lowcurve.kernels.cpu.library import BLOCK, COLUMNS, LIBRARY, PARTS, ROW_MAJOR_PARTS
+from lowcurve.kernels.cpu.library import BLOCK, COLUMNS, LIBRARY, PARTS
 from lowcurve.kernels.engine import LARGEST_EXPONENT
 
 
@@ -38,26 +38,21 @@ def shape_of(x: Tensor) -> tuple[int, int, int, int] | None:
     length = math.prod(x.shape[2:])
     if x.is_contiguous():
         return n, channels, length, 0
-    if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+    if not has_channels_last(x):
         return None
     positions = n * length
     together = math.gcd(positions, 1 << max(0, COLUMNS // channels).bit_length() - 1) if channels <= COLUMNS else 1
     return positions // together, channels, together, 1
 
 
-def parts_of(shape: tuple[int, int, int, int]) -> int:
-    """Return how many parts the samples of each channel are cut into."""
-    return PARTS if shape[3] else ROW_MAJOR_PARTS
-
-
 def room_for_sums(x: Tensor) -> Tensor:
-    """Room for three kinds of sums over each part of each channel."""
-    return torch.empty(3 * PARTS * x.shape[1], dtype=torch.float64)
+    """Room for four kinds of sums over each part of each channel."""
+    return torch.empty(4 * PARTS * x.shape[1], dtype=torch.float64)
 
 
-def room_for_blocks(y: Tensor) -> Tensor:
-    """Room for a sum over each block of values."""
-    return y.new_empty(y.numel() // BLOCK + 1)
+def room_for_blocks(y: Tensor, values: int | None = None) -> Tensor:
+    """Room for a sum over each block of so many values, by default as many as y has."""
+    return y.new_empty((y.numel() if values is None else values) // BLOCK + 1)
 
 
 def packed(tensor: Tensor | None) -> Tensor | None:
@@ -67,7 +62,13 @@ def packed(tensor: Tensor | None) -> Tensor | None:
 
 def dense(x: Tensor) -> Tensor:
     """Return x itself where its elements fill one stretch of memory in any order, else a contiguous copy."""
-    return x if x.is_contiguous() or torch.empty_like(x).stride() == x.stride() else x.contiguous()
+    filled = x.is_contiguous() or has_channels_last(x) or torch.empty_like(x).stride() == x.stride()
+    return x if filled else x.contiguous()
+
+
+def has_channels_last(x: Tensor) -> bool:
+    """Whether these are images in channels_last memory."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def alike(y: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

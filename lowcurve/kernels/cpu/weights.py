@@ -16,12 +16,12 @@ def unit_weights(weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> tuple[l
     """Return every W / σ, and all σ = ⟨W, S⟩, or 1 where that is below the smallest normal number."""
     if not takes(*weights, *slopes):
         return reference.unit_weights(weights, slopes)
-    units, sigmas = [], []
-    for weight, slope in zip(weights, slopes, strict=True):
-        weight, slope = alike(weight, slope)
-        units.append(torch.empty_like(weight))
-        sigmas.append(call("lowcurve_unit", weight.numel(), weight, slope, units[-1], room_for_blocks(weight)))
-    return units, weights[0].new_tensor(sigmas)
+    given = list(zip(*map(alike, weights, slopes), strict=True))
+    units = [torch.empty_like(weight) for weight in given[0]]
+    sizes, sigma = [unit.numel() for unit in units], units[0].new_empty(len(units))
+    found = (_addresses(units), sigma, room_for_blocks(units[0], max(sizes)))
+    call("lowcurve_units", len(units), _numbers(ctypes.c_long, sizes), *map(_addresses, given), *found)
+    return units, sigma
 
 
 def unit_weights_gradient(
@@ -30,11 +30,11 @@ def unit_weights_gradient(
     """Return every (g - ⟨g, Y⟩ S) / σ for Y = W / σ."""
     if not takes(*grads, *units, *slopes):
         return reference.unit_weights_gradient(grads, units, slopes, sigma)
-    found = []
-    for given, value in zip(zip(units, grads, slopes, strict=True), sigma.tolist(), strict=True):
-        unit, grad, slope = alike(*given)
-        found.append(torch.empty_like(unit))
-        call("lowcurve_unit_gradient", unit.numel(), grad, unit, slope, value, found[-1], room_for_blocks(unit))
+    units, grads, slopes = zip(*map(alike, units, grads, slopes), strict=True)
+    found, sizes = [torch.empty_like(unit) for unit in units], [unit.numel() for unit in units]
+    given = map(_addresses, (grads, units, slopes))
+    room = room_for_blocks(sigma, max(sizes))
+    call("lowcurve_units_gradient", len(sizes), _numbers(ctypes.c_long, sizes), *given, sigma, _addresses(found), room)
     return found
 
 
@@ -96,7 +96,11 @@ def _numbers(kind: type, values: Iterable[float]) -> _Array:
     return _Array(kind, list(values))
 
 
-def _table(tensors: OptionalTensors) -> _Array:
-    """Return the addresses of tensors; one that is not packed is copied."""
-    kept = [packed(tensor) for tensor in tensors]
-    return _Array(ctypes.c_void_p, [None if t is None else t.data_ptr() for t in kept], kept)
+def _table(vectors: OptionalTensors) -> _Array:
+    """Return the addresses of vectors; one that is not packed is copied."""
+    return _addresses([packed(vector) for vector in vectors])
+
+
+def _addresses(tensors: OptionalTensors) -> _Array:
+    """Return the addresses of tensors as they are."""
+    return _Array(ctypes.c_void_p, [None if t is None else t.data_ptr() for t in tensors], tensors)
