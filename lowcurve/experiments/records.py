@@ -5,6 +5,7 @@ record that the report shows, and that stands in for the run where its folder is
 of this machine.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.schema import Record, Taken
 from lowcurve.experiments.grid import PlannedRun
 from lowcurve.files import make_folder, own_folder, write_atomic, write_json
-from lowcurve.training.config import Config, dump_config
+from lowcurve.training.config import Config, ModelConfig, dump_config
 from lowcurve.training.runs import Run
 
 EPOCH_KEYS = ("epoch", "loss", "train_accuracy", "test_accuracy", "images_per_second")
@@ -37,12 +38,23 @@ def describe_run(planned: PlannedRun) -> str:
 def setting(run: Run) -> str:
     """Say what a run was trained on, and how far."""
     config = run.config
-    model = MODEL_TITLES.get(config.model.name, config.model.name)
     try:
         title = run.environment["data"]["title"]
     except (KeyError, TypeError):
         raise UserError(f"{run.folder}/environment.json does not name the data; train the run again") from None
-    return f"{title}, {model} of width {config.model.width}, {config.train.epochs} epochs"
+    epochs = config.train.epochs
+    return f"{title}, {_network(config.model)}, {epochs} epoch{'s' if epochs > 1 else ''}"
+
+
+def _network(model: ModelConfig) -> str:
+    """Say which network was trained; of what it was trained on from, only names: folders are this machine's.
+
+    >>> _network(ModelConfig.model_validate({"from": "timm:resnet18@/home/me/cats.safetensors"}))
+    'trained on from timm:resnet18@cats.safetensors'
+    """
+    if model.source is None:
+        return f"{MODEL_TITLES.get(model.name, model.name)} of width {model.width}"
+    return "trained on from " + re.sub(r"[^:@]*/", "", model.source.rstrip("/"))
 
 
 def new_record(name: str, run: Run, recipe: str, command: str) -> dict[str, Any]:

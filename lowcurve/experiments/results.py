@@ -73,11 +73,13 @@ def find_results(folder: Path) -> dict[Path, Result]:
         content = read_json(path)
         if isinstance(content, dict) and content.keys() & {"experiment", "columns", "verdicts"}:
             results[path] = Result(**check(ResultFile, content, path))
-    order = {name: position for position, name in enumerate(EXPERIMENTS)}
+    known = list(EXPERIMENTS)
 
     def place(item: tuple[Path, Result]) -> tuple[str, int, str]:
+        """Put a table on other data (table-geometry-cifar100) behind that table, and one that nobody knows last."""
         result = item[1]
-        return result.preset, order.get(result.experiment, -1), result.experiment
+        kin = [name for name in known if result.experiment == name or result.experiment.startswith(f"{name}-")]
+        return result.preset, known.index(max(kin, key=len)) if kin else len(known), result.experiment
 
     return dict(sorted(results.items(), key=place))
 

@@ -107,7 +107,11 @@ def _training(values: Mapping[str, Values]) -> Experiment:
         Column("test_accuracy", "Test accuracy (%)", 2, "high", 100.0),
         Column("held-out_accuracy", "Held-out accuracy (%)", 2, "high", 100.0),
         Column("train_accuracy", "Training accuracy (%)", 2, "high", 100.0),
-        *(Column(key, TITLES.get(key, key.replace("_", " ")), 4) for key in ordered if "accuracy" not in key),
+        *(
+            Column(key, TITLES.get(key, key.replace("_", " ")), 0 if key == "images_per_second" else 4)
+            for key in ordered
+            if "accuracy" not in key
+        ),
         Column("epochs", "Epochs", 0, "none"),
     ]
     plain = {"loss", "cross_entropy", "test_loss", "held-out_loss"}

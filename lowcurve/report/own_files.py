@@ -123,11 +123,8 @@ class NoiseFile(Part):
 
 
 def training(run: Run) -> Values:
-    """Return the last figures of a training, and each figure over the epochs; of β, γ and σ the mean over layers.
-
-    What the files call `test_…` becomes `held-out_…` where it was: such runs are not in a column with tested ones.
-    """
-    judged = f"{run.config.data.judged}_"
+    """Return the last figures of a training, and each figure over the epochs; of β, γ and σ the mean over layers."""
+    judged = f"{run.config.data.judged}_"  # held-out samples share no column with test samples
     epochs = [{re.sub("^test_", judged, key): value for key, value in row.items()} for row in run.metrics]
     names = dict.fromkeys(key for row in epochs for key in row if key not in ("epoch", "lr"))
     values: Values = {"epochs": len(epochs)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lowcurve.experiments.results import Result, load_results, load_runs
 from lowcurve.files import make_folder, write_atomic
 from lowcurve.report import tables
-from lowcurve.report.svg import layer_chart, line_chart
+from lowcurve.report.svg import layer_chart, line_chart, places
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -85,6 +85,8 @@ def _templates() -> "Environment":
         has_paper=tables.has_paper,
         marks=tables.VERDICT_MARKS,
         line_chart=line_chart,
+        places=places,
+        order=order,
         layer_charts=layer_charts,
         picture=picture,
         shown=worded,
@@ -114,24 +116,30 @@ def worded(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def layer_charts(result: Result, runs: dict[str, dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
-    """Return charts of β and γ by layer with the names of their lines, one per row whose first run has any."""
+def order(result: Result, results: Sequence[Result]) -> list[str]:
+    """Return the rows in the order of their colors; your own runs have theirs on the whole page."""
+    together = [other for other in results if other.preset == "own"] if result.preset == "own" else [result]
+    return list(dict.fromkeys(row["key"] for other in together for row in other.rows))
+
+
+def layer_charts(
+    result: Result, runs: dict[str, dict[str, Any]], ordered: Sequence[str]
+) -> dict[str, tuple[str, list[str], list[int]]]:
+    """Return charts of β, γ and σ by layer, with the names and places of their lines, those of first runs."""
     charts = {}
     for kind, label in (("beta", "β"), ("gamma", "γ"), ("sigma", "σ")):
-        groups = {
-            row["label"]: runs[row["runs"][0]][kind]
-            for row in result.rows
-            if row["runs"] and runs.get(row["runs"][0], {}).get(kind)
-        }
+        rows = [row for row in result.rows if row["runs"] and runs.get(row["runs"][0], {}).get(kind)]
+        groups = {row["label"]: runs[row["runs"][0]][kind] for row in rows}
         if groups:
-            charts[label] = layer_chart(groups, f"{label} after training"), list(groups)
+            positions = places([row["key"] for row in rows], ordered)
+            charts[label] = layer_chart(groups, f"{label} after training", positions), list(groups), positions
     return charts
 
 
 def best(result: Result, column: dict[str, Any]) -> float | None:
-    """Return the best mean of a column, None where no way is better."""
+    """Return the best mean of a column, None where no way is better or nothing is there to compare it with."""
     means = [row["cells"][column["key"]]["mean"] for row in result.rows if column["key"] in row["cells"]]
-    if not means or column["better"] == "none":
+    if len(means) < 2 or column["better"] == "none":
         return None
     return min(means) if column["better"] == "low" else max(means)
 

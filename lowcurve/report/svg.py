@@ -55,27 +55,40 @@ class Axis:
         return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def line_chart(curve: dict[str, Any], name: str) -> str:
-    """Return a chart with a line per row, its spread over seeds as a band and its prediction dashed."""
+def places(rows: Sequence[str], order: Sequence[str]) -> list[int]:
+    """Return the place of each line, which gives it its color: that of its row, or its own where lines are no rows.
+
+    >>> places(["c", "a"], ["a", "b", "c"]), places(["a", "x"], ["a", "b", "c"])
+    ([2, 0], [0, 1])
+    """
+    of_rows = len({*rows}) == len(rows) and {*rows} <= {*order}
+    return [order.index(row) for row in rows] if of_rows else list(range(len(rows)))
+
+
+def line_chart(curve: dict[str, Any], name: str, order: Sequence[str] = ()) -> str:
+    """Return a chart with a line per row, its spread over seeds as a band and its prediction dashed.
+
+    `order` has the rows of the whole table, or of the whole page: a row has one color, whatever a chart leaves out.
+    """
     lines, log = curve["lines"], curve["log"]
     xs = [value for line in lines for value in line["x"]]
     ys = [value for line in lines for key in ("low", "high", "predicted") for value in line.get(key, [])]
     y = _vertical(ys, log)
     x = _horizontal(xs, y, log)
     parts = [_frame(x, y, curve["x_label"], curve["y_label"])]
-    for position, line in enumerate(lines):
+    for position, line in zip(places([line["row"] for line in lines], order), lines, strict=True):
         parts.append(_line(line, position, x, y))
     label = escape(f"{name}: {curve['y_label']} against {curve['x_label']}", quote=True)
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def layer_chart(groups: dict[str, dict[str, float]], y_label: str) -> str:
+def layer_chart(groups: dict[str, dict[str, float]], y_label: str, positions: Sequence[int]) -> str:
     """Return a chart, logarithmic, with one line of marks per group over named positions, such as β over the layers."""
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
     y = _vertical([value for values in groups.values() for value in values.values()], log=True)
     x = _horizontal([0, len(names) - 1 or 1], y, log=False)
     parts = [_frame(x, y, "layer, first to last", y_label, x_ticks=False)]
-    for position, (label, values) in enumerate(groups.items()):
+    for position, (label, values) in zip(positions, groups.items(), strict=True):
         line = {
             "label": label,
             "x": [float(names.index(name)) for name in values],

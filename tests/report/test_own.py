@@ -156,3 +156,12 @@ def test_a_damaged_file_of_a_run_is_named(runs, tmp_path, name, content):
 def test_what_is_neither_is_refused(tmp_path):
     with pytest.raises(UserError, match="found none under"):
         sort_out([tmp_path])
+
+
+def test_a_network_trained_on_is_named_by_where_it_came_from(runs, tmp_path):
+    """Not by the width that its recipe does not use, and without folders of this machine."""
+    invoke("train", "--from", runs[1], "--output", tmp_path, "--set", "name=tuned", "--set", "data.limit_train=32")
+    results, records = own_results([runs[1], tmp_path / "tuned"])
+    setting = records["tuned"]["setting"]
+    assert re.fullmatch(r"Digits.* subset\), trained on from plain, 1 epoch", setting), setting
+    assert setting in results[0].setting and "MLP of width 8, 3 epochs" in results[0].setting

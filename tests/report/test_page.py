@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments.results import load_results
 from lowcurve.report.page import best, picture, render, write_page
 from lowcurve.report.svg import Axis, line_chart
-from tests.report.example import CURVE, IMAGES, OUTLINES, example, records
+from tests.report.example import CURVE, IMAGES, LINE, OUTLINES, example, records
 
 VOID = {"meta", "link", "input", "img", "br", "hr", "col"}
 
@@ -181,17 +182,37 @@ def test_the_first_sentence_counts_claims():
     assert 'and <strong class="fails">1 do not</strong>.' in squeezed(render([example(verdicts=failed)], {}))
 
 
+def test_a_row_has_one_color_on_all_charts():
+    first, second = (
+        {**LINE, "row": row, "label": row, "low": LINE["y"], "high": LINE["y"]} for row in ("standard", "lcnn")
+    )
+    both, alone = ({**CURVE, "lines": lines} for lines in ([first, second], [second]))
+    page = render([example(curves=[both, alone])], {})
+    assert re.findall(r"series (c\d)", page) == ["c0", "c1", "c1"]
+    assert re.findall(r'<li class="(c\d)', page) == ["c0", "c1", "c1"]
+
+
+def test_nothing_is_best_of_one():
+    result = example()
+    column = next(column for column in result.columns if column["key"] == "curvature")
+    assert best(example(rows=result.rows[:1]), column) is None
+
+
 def squeezed(page):
     return " ".join(page.split())
 
 
-def test_table_one_comes_first():
+def test_table_one_comes_first(tmp_path):
     assert next(iter(EXPERIMENTS)) == "table-geometry"
+    for name in ("a-table-of-yours", "table-ablations", "table-geometry-cifar100", "table-attacks", "table-geometry"):
+        example(experiment=name).save(tmp_path)
+    found = [result.experiment for result in load_results(tmp_path).values()]
+    assert found[:2] == ["table-geometry", "table-geometry-cifar100"] and found[-1] == "a-table-of-yours"
 
 
 def test_rings_stay_inside_the_frame():
     """A ring on the frame would cover the label of a tick."""
-    line = {"label": "a", "x": [0.0, 0.5, 1.0], "y": [0.0, 50.0, 100.0]}
+    line = {"row": "a", "label": "a", "x": [0.0, 0.5, 1.0], "y": [0.0, 50.0, 100.0]}
     lines = [{**line, "low": line["y"], "high": line["y"]} for _ in range(4)]
     chart = line_chart({"lines": lines, "log": False, "x_label": "x", "y_label": "y"}, "name")
     frame = re.search(r'<rect class="plot" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', chart)
