@@ -46,6 +46,13 @@ def test_small_ones_take_minutes() -> None:
     assert (certified.model.width, certified.train.epochs, certified.train.clip_gradient) == (16, 30, 1.0)
 
 
+@pytest.mark.parametrize("method", ["lipschitz", "relu+margin", "maxmin"])
+def test_networks_of_slope_one_share_what_was_chosen_for_them_on_held_out_images(method: str) -> None:
+    config = read_config(f"cifar10-lipnet-{method}")
+    assert config.data.augmentation == ("flip",) and config.model.last_layer == "unit"
+    assert (config.method.offset, config.method.temperature) == (0.3, 1.0)
+
+
 def test_joined_methods_and_overrides() -> None:
     config = read_config("moons-mlp-relu+gradreg", ["train.epochs=3"])
     assert (config.method.name, config.train.epochs) == ("relu+gradreg", 3)
