@@ -8,6 +8,7 @@ do so. Who calls a single layer gets the same numbers from the layer itself.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ class Together:
                 self.norms += [module] if type(module.norm) is module._norm else []
             elif (spectral := spectral_of(module)) is not None:
                 self.spectral.append((name, module, spectral))
-        self._compiled = is_compiled(model)
+        self._model, self._compiled = model, is_compiled(model)
 
     @property
     def is_around(self) -> bool:
@@ -56,9 +57,11 @@ class Together:
         self._contexts = ExitStack()
         self._contexts.enter_context(counted_together())
         self._contexts.enter_context(standing_still(self.spectral))
+        _INSIDE.add(self._model)
         return self
 
     def __exit__(self, *_error: object) -> None:
+        _INSIDE.discard(self._model)
         for _, _, spectral in self.spectral:
             spectral.unit = None
         for norm in self.norms:
@@ -132,6 +135,8 @@ def _before(model: nn.Module, args: Any, kwargs: Any) -> None:
     if not inputs or any(map(is_transformed, inputs)) or in_backward() or is_compiled(model):
         return
     _after(model)  # what an interrupted forward has left
+    if model in _INSIDE:
+        return
     derived = Together(model)
     if derived.is_around:
         return
@@ -155,3 +160,4 @@ def _after(model: nn.Module, *_results: Any) -> None:
 
 
 _CONTEXTS = "_lowcurve_contexts"
+_INSIDE: WeakSet[nn.Module] = WeakSet()  # models inside a `Together`: no need to walk through their layers to know
