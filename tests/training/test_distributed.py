@@ -2,6 +2,7 @@
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from torch import nn
 from lowcurve.errors import UserError
 from lowcurve.layers.normalized import normalized_layers
 from lowcurve.methods import apply_surgery, find_method
+from lowcurve.training import loop
+from lowcurve.training.compiled import CompiledStep
 from lowcurve.training.config import Config, TrainConfig, parse_config
 from lowcurve.training.distributed import World, choose_device, processes
 from lowcurve.training.loop import train
@@ -67,9 +70,11 @@ def run(rank: int, port: int, folder: str) -> None:
         for case in CASES:
             save_file(steps(case, world), Path(folder) / f"{case}-{rank}.safetensors")
         train(whole_run(Path(folder), "pair"))
+        loop.CompiledStep = partial(CompiledStep, backend="aot_eager")  # inductor takes minutes on a busy machine
+        train(whole_run(Path(folder), "compiled", compile=True))
 
 
-def whole_run(folder: Path, name: str) -> Config:
+def whole_run(folder: Path, name: str, **settings: object) -> Config:
     """A recipe whose batches all have an even number of samples."""
     return parse_config(
         {
@@ -78,7 +83,7 @@ def whole_run(folder: Path, name: str) -> Config:
             "data": {"name": "digits", "limit_train": 64, "limit_test": 51},
             "model": {"name": "convnet", "width": 4},
             "method": {"name": "lcnn+gradreg"},
-            "train": {"epochs": 2, "batch_size": 16},
+            "train": {"epochs": 2, "batch_size": 16, **settings},
         }
     )
 
@@ -123,6 +128,12 @@ def test_a_whole_run_on_two_processes_writes_one_folder_like_one_process(pair: P
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
         assert mine["test_accuracy"] == pytest.approx(theirs["test_accuracy"])
     assert type(alone)(pair / "pair").environment["processes"] == 2
+
+
+def test_compiled_steps_of_two_processes_train_like_those_that_are_not(pair: Path) -> None:
+    weights, expected = (load_file(pair / name / "model.safetensors") for name in ("compiled", "pair"))
+    apart = {k for k, value in expected.items() if not torch.allclose(weights[k], value, atol=1e-5)}
+    assert all(key.endswith((".left", ".right")) for key in apart)
 
 
 def test_a_global_batch_norm_in_eval_mode_is_the_plain_one() -> None:
