@@ -10,6 +10,10 @@ from typing import Any
 from torch import Tensor
 
 
+def _median(values: Tensor) -> str:
+    return f"{float(values.nanmedian()):.3g}"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A lower estimate of a non-negative quantity, with the iteration's own measure of its error."""
@@ -49,6 +53,11 @@ class Geometry:
     residual: Tensor
     iterations: Tensor
 
+    def __str__(self) -> str:
+        gradient, hessian, bend = map(_median, (self.gradient_norm, self.hessian_norm, self.curvature))
+        count = len(self.curvature)
+        return f"{count} samples, medians: gradient norm {gradient}, Hessian norm {hessian}, curvature {bend}"
+
 
 @dataclass(frozen=True)
 class AttackResult:
@@ -57,6 +66,10 @@ class AttackResult:
     adversarial: Tensor
     success: Tensor
     accuracy: float
+
+    def __str__(self) -> str:
+        found = int(self.success.sum())
+        return f"{len(self.success)} samples: {found} adversarial, accuracy left {self.accuracy:.1%}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,11 @@ class Certificate:
     correct: Tensor
     method: str
     details: dict[str, Any]
+
+    def __str__(self) -> str:
+        right = self.radius[self.correct]
+        median = f"median certified radius {_median(right)}" if len(right) else "nothing to certify"
+        return f"{len(self.radius)} samples, {len(right)} right: {median}"
 
     @property
     def vacuous(self) -> bool:

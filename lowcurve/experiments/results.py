@@ -4,6 +4,7 @@
 (config, environment, epochs, measurements), once, however many tables use it.
 """
 
+import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,9 @@ from lowcurve.evaluation.schema import Record, ResultFile
 from lowcurve.experiments.claims import Cell, around, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.experiments.redraw import redraw
-from lowcurve.files import write_json
+from lowcurve.files import read_bytes, write_json
+
+COLLECTED = ("created", "environment")  # what of a result changes each time it is collected
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,19 @@ class Result:
         return all(row["cells"] for row in self.rows)
 
     def save(self, folder: Path) -> Path:
-        """Write `folder/PRESET/EXPERIMENT.json`."""
-        return write_json(folder / self.preset / f"{self.experiment}.json", asdict(self))
+        """Write `folder/PRESET/EXPERIMENT.json`; a file with the same numbers keeps the date and versions it has."""
+        path, content = folder / self.preset / f"{self.experiment}.json", asdict(self)
+        return path if _holds(path, content) else write_json(path, content)
+
+
+def _holds(path: Path, content: dict[str, Any]) -> bool:
+    """Whether a file holds this already, but for when and by which versions it was collected."""
+    try:
+        found = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
+        return False
+    new = {key: value for key, value in json.loads(json.dumps(content)).items() if key not in COLLECTED}
+    return isinstance(found, dict) and {key: found[key] for key in found if key not in COLLECTED} == new
 
 
 def load_results(folder: Path) -> dict[Path, Result]:

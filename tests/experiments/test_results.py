@@ -44,6 +44,12 @@ def test_a_result_survives_its_file(tmp_path):
     path = result.save(tmp_path)
     assert path == tmp_path / "digits" / "table-geometry.json"
     assert load_results(tmp_path) == {path: result}
+    later = replace(result, created="2027-01-01T00:00:00+00:00", environment={"lowcurve": "9"})
+    later.save(tmp_path)  # `reproduce --show` collects anew and has measured nothing
+    assert load_results(tmp_path) == {path: result}
+    changed = replace(later, notes=["another"])
+    changed.save(tmp_path)
+    assert load_results(tmp_path) == {path: changed}
     assert not result.complete
 
 
