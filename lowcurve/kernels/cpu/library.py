@@ -49,7 +49,7 @@ _LENGTHS = (
 
 
 class LayerNumbers(ctypes.Structure):
-    """A convolution as `_power.c` sees it."""
+    """A convolution as `power.c` sees it."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in _POINTERS] + [(name, ctypes.c_long) for name in _LENGTHS]
 
