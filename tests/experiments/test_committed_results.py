@@ -69,13 +69,14 @@ def test_verdicts_follow_from_the_numbers(path):
 @pytest.mark.skipif(not RESULTS, reason="no results are committed")
 def test_the_index_shows_every_result_and_every_linked_file_is_there():
     import re
+    from urllib.parse import unquote
 
     text = (ROOT / "README.md").read_text()
     assert text == index(ROOT)  # made by the code from these files
     for result in RESULTS.values():
         assert f"<summary>{result.experiment} ({result.preset})" in text
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (ROOT / link).exists()
+        assert (ROOT / unquote(link)).exists(), link
 
 
 @pytest.mark.parametrize("name", read_manifest(ROOT))
