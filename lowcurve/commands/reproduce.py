@@ -35,6 +35,9 @@ def reproduce(
     keep_weights: Annotated[
         bool, typer.Option(help="Copy final weights to the folder `weights` in --results.")
     ] = False,
+    reuse_weights: Annotated[
+        bool, typer.Option(help="Where --results has a run's weights, measure those instead of training it.")
+    ] = False,
     train_only: Annotated[bool, typer.Option(help="Train the runs, measure later.")] = False,
     show: Annotated[bool, typer.Option(help="Run nothing, show what is there.")] = False,
 ) -> None:
@@ -66,6 +69,8 @@ def reproduce(
         "skip_recorded": skip_recorded,
     }
     asked = request_all(preset, **settings) if name == "all" else [request(name, preset, **settings)]
+    if reuse_weights:
+        _reuse_weights(console, results, asked)
     failures = _run(console, asked, run=not show)
     if keep_weights:
         _keep_weights(console, results, asked)
@@ -86,6 +91,14 @@ def _run(console: "Console", asked: "list[Request]", *, run: bool) -> dict[str, 
         for path in write_result(result, asked[0].records):
             console.print(one_line(f"wrote {path}"), style="dim", soft_wrap=True)
     return failures
+
+
+def _reuse_weights(console: "Console", results: Path, asked: "list[Request]") -> None:
+    from lowcurve.experiments import weights
+    from lowcurve.text import one_line
+
+    for name in weights.reuse_weights(results, [planned for one in asked for planned in one.grid()]):
+        console.print(one_line(f"weights of {name}: from {results / weights.FOLDER}"), style="dim", soft_wrap=True)
 
 
 def _keep_weights(console: "Console", results: Path, asked: "list[Request]") -> None:

@@ -86,7 +86,9 @@ def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, 
     recipe = dump_config(portable(run.config))
     path = own_folder(make_folder(folder), "recipes") / f"{planned.name}.toml"
     write_atomic(path, recipe)
-    record = new_record(planned.name, run, recipe, f"lowcurve train {path.as_posix()}") | {"measurements": known}
+    # of weights that were kept alone the epochs are on record only
+    begun = former or new_record(planned.name, run, recipe, f"lowcurve train {path.as_posix()}")
+    record = {**begun, "measurements": known}
     write_json(_path(folder, planned.name), record)
     return record
 

@@ -1,22 +1,22 @@
 """Where are the final weights of a table's runs? Copied beside the results, with what is needed to trust and use them.
 
 `DIR/weights/RUN/` is the run's folder without its history: recipe, weights, checksum, versions. `lowcurve measure`,
-`attack`, `certify` and `lc.load` take it as they take a run. `DIR/weights/manifest.json` lists them all.
+`attack`, `certify` and `lc.load` take it as they take a run. `DIR/weights/manifest.json` lists them all. Another table
+of the same runs can be made of them without training.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowcurve.data import Dataset
 from lowcurve.digest import digest
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import Count, Name, Part, Text, check, read_json
-from lowcurve.experiments.grid import PlannedRun
+from lowcurve.experiments.grid import PlannedRun, fingerprint
 from lowcurve.experiments.records import portable, setting
-from lowcurve.files import make_folder, own_folder, read_bytes, write_atomic, write_json
-from lowcurve.training.config import dump_config
+from lowcurve.files import lock, make_folder, own_folder, read_bytes, write_atomic, write_json
+from lowcurve.training.config import DataConfig, dump_config
 from lowcurve.training.runs import Run
 
 FOLDER, FILE = "weights", "model.safetensors"
@@ -45,15 +45,29 @@ def keep_weights(results: Path, runs: Iterable[PlannedRun]) -> dict[str, Any]:
     """Copy the weights of those runs that are trained to `results`/weights; return the whole manifest."""
     folder = own_folder(make_folder(results), FOLDER)
     known = read_manifest(results)
-    samples: dict[str, dict[str, str]] = {}
+    samples = _Samples()
     for planned in runs:
         if planned.trained:
-            data = planned.config.data
-            if (key := data.model_dump_json()) not in samples:
-                samples[key] = _digests(data.load())
-            known[planned.name] = _keep(Run(planned.folder), own_folder(folder, planned.name)) | samples[key]
+            kept = _copy(Run(planned.folder), own_folder(folder, planned.name))
+            known[planned.name] = kept | samples.digests(planned.config.data)
     write_json(folder / "manifest.json", {"runs": dict(sorted(known.items()))})
     return known
+
+
+def reuse_weights(results: Path, runs: Iterable[PlannedRun]) -> list[str]:
+    """Put the weights kept below `results` where their runs would be trained, if those are not; return their names.
+
+    Only weights of the same recipe, trained and tested on the same samples as are here, can stand for a training.
+    """
+    known = read_manifest(results)
+    samples = _Samples()
+    reused = [planned for planned in runs if planned.name in known and not planned.trained]
+    for planned in reused:
+        kept = Run(results / FOLDER / planned.name)
+        _check_same(planned, kept, known[planned.name], samples.digests(planned.config.data))
+        with lock(make_folder(planned.folder)):
+            _copy(kept, planned.folder)
+    return [planned.name for planned in reused]
 
 
 def read_manifest(results: Path) -> dict[str, Any]:
@@ -62,12 +76,35 @@ def read_manifest(results: Path) -> dict[str, Any]:
     return dict(check(Manifest, read_json(path), path)["runs"]) if path.is_file() else {}
 
 
-def _digests(dataset: Dataset) -> dict[str, str]:
-    splits = {"train_samples": dataset.train, "test_samples": dataset.test}
-    return {name: digest(split.images, split.labels) for name, split in splits.items()}
+def _check_same(planned: PlannedRun, kept: Run, known: Mapping[str, Any], samples: Mapping[str, str]) -> None:
+    same_recipe = fingerprint(kept.config) == fingerprint(planned.config)
+    if not same_recipe or kept.summary.get("weights_sha256") != known["sha256"]:
+        raise UserError(f"{kept.folder} holds another run than the manifest says; train without reusing weights")
+    for which, here in samples.items():
+        if known[which] != here:
+            raise UserError(
+                f"expected the {which.replace('_', ' ')} of {kept.folder} ({known[which]}), got others ({here}); "
+                "give --data-dir the same data, or train on yours without reusing weights"
+            )
 
 
-def _keep(run: Run, folder: Path) -> dict[str, Any]:
+class _Samples:
+    """Digests of the samples of data sets, each loaded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = {}
+
+    def digests(self, data: DataConfig) -> dict[str, str]:
+        key = data.model_dump_json()
+        if key not in self._known:
+            dataset = data.load()
+            splits = {"train_samples": dataset.train, "test_samples": dataset.test}
+            self._known[key] = {name: digest(split.images, split.labels) for name, split in splits.items()}
+        return self._known[key]
+
+
+def _copy(run: Run, folder: Path) -> dict[str, Any]:
+    """Copy a finished run without its history; return what the manifest tells of it."""
     data, summary = read_bytes(run.folder / FILE), run.summary
     if hashlib.sha256(data).hexdigest() != summary.get("weights_sha256"):
         raise UserError(f"{run.folder / FILE} is not what its run has saved; train it again")

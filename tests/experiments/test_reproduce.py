@@ -21,7 +21,7 @@ from lowcurve.experiments.presets import Preset
 from lowcurve.experiments.reproduce import _pending, reproduce_all
 from lowcurve.experiments.request import Request, request
 from lowcurve.experiments.results import load_results, load_runs
-from lowcurve.experiments.weights import keep_weights, read_manifest
+from lowcurve.experiments.weights import keep_weights, read_manifest, reuse_weights
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
 from lowcurve.training.runs import Run, load
@@ -171,6 +171,42 @@ def test_weights_are_kept_as_runs_with_a_manifest(done, tmp_path):
     (done.grid()[0].folder / "model.safetensors").write_bytes(b"other")
     with pytest.raises(UserError, match="train it again"):
         keep_weights(results, done.grid())
+
+
+def test_kept_weights_stand_for_a_training(done, tmp_path):
+    """Another table of the same runs needs no training: what is measured of kept weights is what was measured."""
+    keep_weights(done.results, done.grid())
+    elsewhere = replace(done, output=tmp_path / "other runs", results=tmp_path / "other results")
+    shutil.copytree(done.results, elsewhere.results)
+    names = reuse_weights(elsewhere.results, elsewhere.grid())
+    assert names == [planned.name for planned in elsewhere.grid() if planned.trained] and len(names) == 2
+    assert reuse_weights(elsewhere.results, elsewhere.grid()) == []  # what is trained stays
+
+    failures = {}
+    (again,) = reproduce_all([elsewhere], lambda line: None, failures)
+    assert not failures and again.rows == collect(done).rows
+    for name in names:  # the epochs, which were not kept with the weights, are still told
+        assert load_runs(elsewhere.results)[name]["epochs"] == load_runs(done.results)[name]["epochs"] != []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("manifest.json", '"test_samples": "', '"test_samples": "f', "expected the test samples"),
+        ("manifest.json", '"sha256": "', '"sha256": "f', "another run than the manifest says"),
+        ("RUN/config.toml", "epochs = ", "epochs = 1", "another run than the manifest says"),
+        ("RUN/model.safetensors", "{", "[", "train it again"),
+    ],
+)
+def test_weights_of_something_else_are_not_reused(done, tmp_path, file, old, new, expected):
+    """Weights of other data or another recipe would be measured as if they were the run's: they are refused."""
+    keep_weights(tmp_path, done.grid())
+    elsewhere = replace(done, output=tmp_path / "other runs", results=tmp_path)
+    path = tmp_path / "weights" / file.replace("RUN", done.grid()[0].name)
+    path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
+    with pytest.raises(UserError, match=expected):
+        reuse_weights(tmp_path, elsewhere.grid())
+    assert not elsewhere.grid()[0].trained
 
 
 def _check_against_the_library(asked, result):
