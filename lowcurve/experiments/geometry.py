@@ -46,6 +46,18 @@ COLUMNS = (
     Column("margin_curvature", "E C_margin"),
     Column("margin_curvature_median", "median C_margin"),
 )
+KINKED = ("relu",)  # rows of which no Hessian sees the bends: their low curvature is no merit
+
+
+def unseen(row: str, column: str) -> bool:
+    """Whether what a column measures of a row misses the kinks, where all of its curvature is.
+
+    >>> unseen("relu", "margin_curvature"), unseen("relu", "accuracy"), unseen("lcnn", "curvature")
+    (True, False, False)
+    """
+    return row in KINKED and any(measure in column for measure in ("curvature", "hessian"))
+
+
 PRINTED = (*MEASURES, "accuracy")  # what the paper prints
 
 COMMON = (  # of all tables of geometry

@@ -20,6 +20,7 @@ from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.schema import Record, ResultFile
 from lowcurve.experiments.claims import Cell, around, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
+from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.redraw import redraw
 from lowcurve.files import read_bytes, write_json
 
@@ -87,13 +88,14 @@ def find_results(folder: Path) -> dict[Path, Result]:
         content = read_json(path)
         if isinstance(content, dict) and content.keys() & {"experiment", "columns", "verdicts"}:
             results[path] = Result(**check(ResultFile, content, path))
-    known = list(EXPERIMENTS)
+    known, sizes = list(EXPERIMENTS), list(PRESETS)
 
-    def place(item: tuple[Path, Result]) -> tuple[str, int, str]:
-        """Put a table on other data (table-geometry-cifar100) behind that table, and one that nobody knows last."""
+    def place(item: tuple[Path, Result]) -> tuple[int, str, int, str]:
+        """Put the largest preset first, a table on other data behind that table, and one that nobody knows last."""
         result = item[1]
+        size = -sizes.index(result.preset) if result.preset in sizes else 1
         kin = [name for name in known if result.experiment == name or result.experiment.startswith(f"{name}-")]
-        return result.preset, known.index(max(kin, key=len)) if kin else len(known), result.experiment
+        return size, result.preset, known.index(max(kin, key=len)) if kin else len(known), result.experiment
 
     return dict(sorted(results.items(), key=place))
 

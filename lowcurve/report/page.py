@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowcurve.experiments.geometry import unseen
 from lowcurve.experiments.results import Result, load_results, load_runs
 from lowcurve.files import make_folder, write_atomic
 from lowcurve.report import tables
@@ -138,7 +139,8 @@ def layer_charts(
 
 def best(result: Result, column: dict[str, Any]) -> float | None:
     """Return the best mean of a column, None where no way is better or nothing is there to compare it with."""
-    means = [row["cells"][column["key"]]["mean"] for row in result.rows if column["key"] in row["cells"]]
+    key = column["key"]
+    means = [row["cells"][key]["mean"] for row in result.rows if key in row["cells"] and not unseen(row["key"], key)]
     if len(means) < 2 or column["better"] == "none":
         return None
     return min(means) if column["better"] == "low" else max(means)

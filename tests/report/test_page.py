@@ -198,6 +198,15 @@ def test_nothing_is_best_of_one():
     assert best(example(rows=result.rows[:1]), column) is None
 
 
+def test_what_no_hessian_sees_is_not_best():
+    result = example()
+    curvature = next(column for column in result.columns if column["key"] == "curvature")
+    seen = best(result, curvature)
+    flat = {**result.rows[0]["cells"]["curvature"], "mean": 0.0}
+    relu = {**result.rows[0], "key": "relu", "cells": {"curvature": flat}}
+    assert seen is not None and best(example(rows=[*result.rows, relu]), curvature) == seen
+
+
 def squeezed(page):
     return " ".join(page.split())
 
@@ -208,6 +217,13 @@ def test_table_one_comes_first(tmp_path):
         example(experiment=name).save(tmp_path)
     found = [result.experiment for result in load_results(tmp_path).values()]
     assert found[:2] == ["table-geometry", "table-geometry-cifar100"] and found[-1] == "a-table-of-yours"
+
+
+def test_the_largest_preset_comes_first(tmp_path):
+    for preset in ("cpu", "a-preset-of-yours", "digits", "paper", "long"):
+        example(preset=preset).save(tmp_path)
+    found = [result.preset for result in load_results(tmp_path).values()]
+    assert found == ["paper", "long", "cpu", "digits", "a-preset-of-yours"]
 
 
 def test_rings_stay_inside_the_frame():
