@@ -50,8 +50,9 @@ class ClaimRow:
 def overview(results: Sequence[Result]) -> list[str]:
     """Return the lines of the table of the paper's claims, and of the folded tables after it."""
     presets, rows = _presets(results), _rows(results)
+    settings = {(result.experiment, result.preset): result.setting for result in results}
     main = [row for row in rows if row.place == "main" and row.measured]
-    lines = [_legend(), "", *_table(main, presets)]
+    lines = [_legend(), "", *_table(main, presets, settings)]
     folded = {
         "The appendix: other data, other networks, ablations, AutoAttack": [
             row for row in rows if row.place == "appendix"
@@ -60,7 +61,7 @@ def overview(results: Sequence[Result]) -> list[str]:
     }
     for title, more in folded.items():
         if more := [row for row in more if row.measured]:
-            lines += ["", *folded_lines(f"{title} ({len(more)} claims)", _table(more, presets))]
+            lines += ["", *folded_lines(f"{title} ({len(more)} claims)", _table(more, presets, settings))]
     if nowhere := [row for row in rows if not row.measured]:
         said = [f"- {text.markdown(row.table)}: {text.markdown(row.claim['text'])}" for row in nowhere]
         lines += ["", *folded_lines(f"Measured nowhere yet ({len(nowhere)} claims)", said)]
@@ -120,8 +121,8 @@ def _experiment(table: str) -> Any:
     return EXPERIMENTS.get(_base(table))
 
 
-def _table(rows: Sequence[ClaimRow], presets: Sequence[str]) -> list[str]:
-    """Return a line per claim, below a line for its table, below counts over all."""
+def _table(rows: Sequence[ClaimRow], presets: Sequence[str], settings: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return a line per claim, below a line for its table and what each preset made that on, below counts over all."""
     said = [row.claim["paper_verdict"] for row in rows]
     counts = [_count([row.verdict(preset) for row in rows]) for preset in presets]
     lines = [_line(["claim", "paper", *presets]), "|---" * (2 + len(presets)) + "|"]
@@ -129,7 +130,8 @@ def _table(rows: Sequence[ClaimRow], presets: Sequence[str]) -> list[str]:
     for table, claims in groupby(rows, key=lambda row: row.table):
         experiment = _experiment(table)
         where = f" ({text.markdown(experiment.source)})" if experiment else ""
-        lines.append(_line([f"**{text.markdown(table)}**{where}", *[""] * (1 + len(presets))]))
+        made_on = [text.markdown(settings.get((table, preset), "")) for preset in presets]
+        lines.append(_line([f"**{text.markdown(table)}**{where}", "", *made_on]))
         for row in claims:
             ours = [_ours(row.by_preset.get(preset)) for preset in presets]
             lines.append(_line([text.markdown(row.claim["text"]), _paper(row.claim), *ours]))

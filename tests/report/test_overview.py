@@ -48,6 +48,13 @@ def test_each_claim_has_a_column_per_preset(results):
     ]
 
 
+def test_the_heading_of_a_table_says_what_each_preset_made_it_on(results):
+    digits, cpu = results
+    other = "CIFAR-10 (10,000/5,000 subset), ResNet-18 of width 16"
+    lines = overview([digits, replace(cpu, setting=other)])
+    assert row(lines, "**table-geometry**")[1:5] == ["", digits.setting, other, ""]
+
+
 def test_failed_claims_are_in_the_first_table_and_counted(results):
     lines = overview(results)
     first = lines[: lines.index(next(line for line in lines if line.startswith("<details>")))]
