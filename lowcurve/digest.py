@@ -1,9 +1,13 @@
 """Is this the same model, are these the same samples? Digests of tensors, which tell one evaluation from another."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from lowcurve.data import Dataset
 
 
 def digest(*tensors: Tensor) -> str:
@@ -23,3 +27,9 @@ def digest(*tensors: Tensor) -> str:
 def model_digest(model: nn.Module) -> str:
     """Return a digest of a model's parameters and buffers."""
     return digest(*model.state_dict().values())
+
+
+def sample_digests(dataset: "Dataset") -> dict[str, str]:
+    """Return digests of the samples to train on and of those to test on."""
+    splits = {"train_samples": dataset.train, "test_samples": dataset.test}
+    return {name: digest(split.images, split.labels) for name, split in splits.items()}

@@ -242,6 +242,7 @@ class Record(Part):
     seed: int
     command: Text
     recipe: Annotated[str, Field(max_length=100_000)]
+    weights_sha256: Text = ""  # of the final weights; records of earlier versions do not tell it
     environment: dict[Text, JsonValue]
     epochs: list[dict[Name, Number | None]]
     beta: dict[Text, Number]

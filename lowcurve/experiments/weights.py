@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowcurve.digest import digest
+from lowcurve.digest import sample_digests
 from lowcurve.errors import UserError
 from lowcurve.evaluation.checked import Count, Name, Part, Text, check, read_json
 from lowcurve.experiments.grid import PlannedRun, fingerprint
@@ -97,9 +97,7 @@ class _Samples:
     def digests(self, data: DataConfig) -> dict[str, str]:
         key = data.model_dump_json()
         if key not in self._known:
-            dataset = data.load()
-            splits = {"train_samples": dataset.train, "test_samples": dataset.test}
-            self._known[key] = {name: digest(split.images, split.labels) for name, split in splits.items()}
+            self._known[key] = sample_digests(data.load())
         return self._known[key]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import lowcurve
 from lowcurve import checks
 from lowcurve.data import Dataset
+from lowcurve.digest import sample_digests
 from lowcurve.environment import git_revision, processor
 from lowcurve.errors import UserError
 from lowcurve.factory import Factory, check_factory
@@ -161,6 +162,7 @@ def run_environment(run: Run, dataset: Dataset, world_size: int) -> dict[str, An
             "test": len(dataset.test),
             "input_size": list(dataset.input_size),
             "num_classes": dataset.num_classes,
+            **sample_digests(dataset),
         },
     }
 

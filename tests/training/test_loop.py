@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import lowcurve as lc
 from lowcurve.cli import app
 from lowcurve.data import load_dataset
+from lowcurve.digest import digest
 from lowcurve.errors import UserError
 from lowcurve.layers.normalized import spectral_of
 from lowcurve.methods import METHODS
@@ -85,12 +86,15 @@ class TestFolder:
     def test_the_environment_and_the_card_tell_what_it_was_made_with(self, finished: Run) -> None:
         made = finished.environment
         assert made["torch"] == torch.__version__ and made["seed"] == 0
+        data = load_dataset("digits").subset(96, 50)
         assert made["data"] == {
             "title": "Digits 8×8 (96/50 subset)",
             "train": 96,
             "test": 50,
             "input_size": [1, 8, 8],
             "num_classes": 10,
+            "train_samples": digest(data.train.images, data.train.labels),
+            "test_samples": digest(data.test.images, data.test.labels),
         }
         card = (finished.folder / "card.md").read_text()
         assert f"{100 * finished.summary['accuracy']:.2f} % of 50" in card and "LCNN + GradReg" in card
