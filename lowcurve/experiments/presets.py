@@ -109,7 +109,7 @@ PRESETS: dict[str, Preset] = {
         samples=Budget(
             geometry=1000, stability=256, pgd=1000, pgd_steps=20, strong=500, apgd_steps=50, square_queries=1000
         ),
-        by_data={"moons": MOONS},
+        by_data={"moons": MOONS, "cifar10": {"train.epochs": 30}},  # ten times the images per class
     ),
     "paper": Preset(
         name="paper",
