@@ -88,7 +88,8 @@ def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, 
     path = own_folder(make_folder(folder), "recipes") / f"{planned.name}.toml"
     write_atomic(path, recipe)
     # of weights that were kept alone the epochs are on record only
-    begun = former or new_record(planned.name, run, recipe, f"lowcurve train {path.as_posix()}")
+    shown = "/".join(path.parts[-4:])  # RESULTS/PRESET/recipes/RUN.toml, wherever RESULTS lies on this machine
+    begun = former or new_record(planned.name, run, recipe, f"lowcurve train {shown}")
     record = {**begun, "measurements": known}
     write_json(_path(folder, planned.name), record)
     return record

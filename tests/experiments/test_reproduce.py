@@ -229,7 +229,8 @@ def _check_the_record(asked, result):
     name = result.rows[1]["runs"][0]
     record = load_runs(asked.results)[name]
     path = asked.results / "tiny" / "recipes" / f"{name}.toml"
-    assert record["command"] == f"lowcurve train {path.as_posix()}"
+    assert record["command"] == f"lowcurve train results/tiny/recipes/{name}.toml"
+    assert str(asked.results) not in json.dumps(record)
     again, run = read_config(path), Run(asked.output / name)
     assert again.model_copy(update={"output": run.config.output}) == run.config
     assert str(asked.output) not in path.read_text()
