@@ -14,6 +14,7 @@ from lowcurve import text
 from lowcurve.files import make_folder, write_atomic
 
 DASHES = ("-", "--", "-.", ":")
+MANY = 5
 KINDS = {"png": 130, "svg": 100}  # kind of file -> dots per inch
 Chart = Mapping[str, Any]
 
@@ -22,7 +23,7 @@ def draw_chart(chart: Chart, title: str, stem: Path, kinds: Mapping[str, int] = 
     """Draw a chart to `stem`.png and `stem`.svg; return the paths."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4 if len(chart["lines"]) <= MANY else 8.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     draw_lines(axes, chart)
     axes.set_title(text.figure(title), fontsize=9, loc="left")
@@ -46,7 +47,8 @@ def draw_lines(axes: Any, chart: Chart) -> None:
         axes.set(xscale="log", yscale="log")
     axes.set(xlabel=text.figure(chart["x_label"]), ylabel=text.figure(chart["y_label"]), **chart.get("limits", {}))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # so many lines leave no room between them
+    axes.legend(fontsize=7, **(beside if len(chart["lines"]) > MANY else {}))
 
 
 def draw_pictures(

@@ -1,9 +1,13 @@
 """Table of model geometry: gradient norm, Hessian norm, curvature and accuracy on test data."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import OURS, Claim
-from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Row, printed, rows
+from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, Measured, Row, printed, rows
+from lowcurve.experiments.tails import tails
 
 MEASURES = ("gradient_norm", "hessian_norm", "curvature")
 
@@ -58,6 +62,11 @@ def unseen(row: str, column: str) -> bool:
     return row in KINKED and any(measure in column for measure in ("curvature", "hessian"))
 
 
+def spread(rows: Sequence[Row]) -> Callable[[Measured], Mapping[str, Any]]:
+    """Return the figure of all tables of geometry: how curvature is spread over the test samples."""
+    return tails("curvature", "normalized curvature C_f", rows, without=KINKED)
+
+
 PRINTED = (*MEASURES, "accuracy")  # what the paper prints
 
 COMMON = (  # of all tables of geometry
@@ -89,14 +98,16 @@ PAPER = printed(
 UNIT_LAST = Row(
     "lcnn-unit-last", "LCNN, the last layer of unit norm too", "lcnn", {"model.last_layer": "unit"}, ours=True
 )
+ROWS = (*rows(*PAPER), UNIT_LAST, *rows(ours=("relu", "minimal")))
 
 TABLE = Experiment(
     name="table-geometry",
     title="Model geometry: gradient norm, Hessian norm and curvature",
     source="Table 1",
-    rows=(*rows(*PAPER), UNIT_LAST, *rows(ours=("relu", "minimal"))),
+    rows=ROWS,
     measurements=(GEOMETRY,),
     columns=COLUMNS,
+    extend=spread(ROWS),
     paper=PAPER,
     claims=(
         *COMMON,

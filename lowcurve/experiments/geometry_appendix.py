@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from lowcurve.experiments.experiment import Experiment, printed, rows
-from lowcurve.experiments.geometry import COLUMNS, COMMON, GEOMETRY, PRINTED
+from lowcurve.experiments.geometry import COLUMNS, COMMON, GEOMETRY, PRINTED, spread
 
 
 def _table(data: str, model: str, title: str, numbers: Mapping[str, Sequence[float]]) -> Experiment:
@@ -16,6 +16,7 @@ def _table(data: str, model: str, title: str, numbers: Mapping[str, Sequence[flo
         rows=rows(*numbers),
         measurements=(GEOMETRY,),
         columns=COLUMNS,
+        extend=spread(rows(*numbers)),
         paper=printed(PRINTED, numbers),
         claims=COMMON,
     )

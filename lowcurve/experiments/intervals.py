@@ -1,11 +1,11 @@
-"""How sure is a mean over few seeds? A 95 % interval by Student's t, and figures of such means over levels."""
+"""How sure is a mean over few seeds? A 95 % interval by Student's t, and lines of figures with their bands."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lowcurve.experiments.experiment import Column, Measured
+from lowcurve.experiments.experiment import Column, Measured, Row
 
 # The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom; beyond them by its expansion.
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -25,6 +25,19 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else 1.96 + 2.4 / freedom + 3.0 / freedom**2
     reach = quantile * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - reach, mean + reach
+
+
+def range_line(row: Row, x: Sequence[float], seeds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Return the line of a row: the mean over seeds at each of `x`, and the lowest and the highest."""
+    stacks = list(zip(*seeds, strict=True))
+    return {
+        "row": row.key,
+        "label": row.label,
+        "x": list(x),
+        "y": [statistics.fmean(stack) for stack in stacks],
+        "low": [min(stack) for stack in stacks],
+        "high": [max(stack) for stack in stacks],
+    }
 
 
 def level_figures(

@@ -68,7 +68,7 @@ def new_record(name: str, run: Run, recipe: str, command: str) -> dict[str, Any]
         "seed": run.config.train.seed,
         "command": command,
         "recipe": recipe,
-        "weights_sha256": run.summary.get("weights_sha256", ""),
+        "weights_sha256": run.summary.get("weights_sha256", "") if run.finished else "",
         "environment": {key: value for key, value in run.environment.items() if key != "command"},
         "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
         "beta": last.get("beta", {}),

@@ -20,6 +20,7 @@ from lowcurve.evaluation.checked import check, read_json
 from lowcurve.evaluation.schema import Record, ResultFile
 from lowcurve.experiments.claims import Cell, around, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
+from lowcurve.experiments.intervals import range_line
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.redraw import redraw
 from lowcurve.files import read_bytes, write_json
@@ -191,15 +192,7 @@ def _lines(experiment: Experiment, curve: Curve, measured: Measured) -> dict[str
         seeds = [values for values in measured.get(row.key, {}).values() if curve.y in values]
         if not seeds:
             continue
-        stacks = list(zip(*(values[curve.y] for values in seeds), strict=True))
-        line = {
-            "row": row.key,
-            "label": row.label,
-            "x": seeds[0][curve.x],
-            "y": [statistics.fmean(stack) for stack in stacks],
-            "low": [min(stack) for stack in stacks],
-            "high": [max(stack) for stack in stacks],
-        }
+        line = range_line(row, seeds[0][curve.x], [values[curve.y] for values in seeds])
         if curve.predicted:
             line["predicted"] = [
                 statistics.fmean(stack) for stack in zip(*(values[curve.predicted] for values in seeds), strict=True)

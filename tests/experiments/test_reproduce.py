@@ -93,7 +93,8 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
 
     _check_against_the_library(asked, result)
     _check_the_record(asked, result)
-    assert {path.suffix for path in write_result(result, asked.results / "tiny")} == {".md", ".tex", ".csv"}
+    kinds = {path.suffix for path in write_result(result, asked.results / "tiny")}
+    assert kinds == {".md", ".tex", ".csv", ".png", ".svg"}
 
 
 def test_runs_that_another_table_trained_are_measured_only(done):
@@ -219,6 +220,9 @@ def _check_against_the_library(asked, result):
     x, y = load_dataset("digits").subset(64, 32).test.subset(8, seed=0).batch(slice(None))
     found = curvature(load(asked.output / row["runs"][0]), x, y)
     assert row["cells"]["curvature"]["mean"] == pytest.approx(found.curvature.mean().item(), rel=1e-4)
+    line = result.curves[0]["lines"][1]
+    for share, exceeded in zip(line["x"], line["y"], strict=True):
+        assert exceeded == pytest.approx(found.curvature.quantile(1 - share / 100).item(), rel=1e-4)
     assert row["cells"]["accuracy"]["mean"] == pytest.approx(
         100 * Run(asked.output / row["runs"][0]).summary["accuracy"]
     )
