@@ -87,7 +87,8 @@ def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], 
         row: {seed: {**values, **experiment.derive(values)} for seed, values in seeds.items()}
         for row, seeds in measured.items()
     }
-    named = replace(experiment, name=asked.name)
+    chosen = () if experiment.together or not asked.preset.chosen else (asked.preset.chosen,)
+    named = replace(experiment, name=asked.name, notes=(*experiment.notes, *chosen))
     content = tabulate(named, measured, runs, preset=asked.preset.name, setting=setting, command=asked.command)
     result, more = Result(**content), experiment.extend(measured)
     return replace(result, curves=[*more.get("curves", []), *result.curves], extra=dict(more.get("extra", {})))

@@ -40,6 +40,7 @@ TINY = Preset(
     },
     seeds=(0,),
     samples=Budget(geometry=8, stability=4, pgd=8, pgd_steps=2, strong=4, apgd_steps=2, square_queries=3),
+    chosen="Nothing was chosen.",
 )
 TABLE = replace(EXPERIMENTS["table-geometry"], data="digits", model="mlp", rows=rows("standard", "lcnn"))
 
@@ -82,6 +83,7 @@ def test_a_table_from_nothing_and_nothing_twice(asked):
     (result,) = reproduce_all([asked], lines.append, failures)
     assert failures == {}
     assert result.complete
+    assert result.notes == [*TABLE.notes, TINY.chosen]
     assert [line.split()[0] for line in lines] == ["table-geometry:", "done", "table-geometry:", "done"]
     assert lines[2] == "table-geometry: 1 of 2 runs to train" and "trained in" in lines[3]
     assert load_results(asked.results) == {asked.results / "tiny" / "table-geometry.json": result}
