@@ -115,6 +115,7 @@ PRESETS: dict[str, Preset] = {
             geometry=1000, stability=256, pgd=1000, pgd_steps=20, strong=500, apgd_steps=50, square_queries=1000
         ),
         by_data={"moons": MOONS, "cifar10": {"train.epochs": 30}},  # ten times the images per class
+        epoch_images=640,  # an epoch of 20,000 is told by these as well
         chosen="λ and learning rates of the preset long are the paper's; test images were read once, after training.",
     ),
     "paper": Preset(
