@@ -8,7 +8,8 @@ seed, and no samples kept), the numbers cannot tell.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -128,18 +129,24 @@ def around(measured: float, draws: numpy.ndarray | None) -> tuple[float | None, 
 
 def verdicts(
     claims: Sequence[Claim],
-    ours: Lookup,
+    ours: Mapping[Cell, Mapping[int, float]],
     paper: Lookup,
-    by_seed: Mapping[int, Lookup],
-    draws: Mapping[Cell, numpy.ndarray],
+    draws: Callable[[Cell, Collection[int]], numpy.ndarray | None],
 ) -> list[dict[str, Any]]:
-    """Judge each claim by its interval in the `draws`, on each seed alone, and on the paper's numbers."""
+    """Judge each claim by its interval in the `draws`, on each seed alone, and on the paper's numbers.
+
+    `ours` has the number of each seed. Two cells are compared on the seeds that both have, where there are any: a run
+    less of one of them must not look like a difference between them.
+    """
     judged = []
     for claim in claims:
-        value, printed = claim.value(ours), claim.value(paper)
-        seeds = {seed: found for seed, lookup in by_seed.items() if (found := claim.value(lookup)) is not None}
-        alone = [claim.judge(found) for found in seeds.values()]
-        low, high = around(value, claim.values(draws)) if value is not None else (None, None)
+        found = [ours.get(cell, {}) for cell in claim.cells]
+        shared = sorted(set(found[0]).intersection(*found))
+        compared = shared or sorted({seed for one in found for seed in one})
+        value, printed = claim.value(_mean_of(ours, compared)), claim.value(paper)
+        seeds = {seed: one for seed in shared if (one := claim.value(_mean_of(ours, [seed]))) is not None}
+        known = {cell: drawn for cell in claim.cells if (drawn := draws(cell, compared)) is not None}
+        low, high = around(value, claim.values(known)) if value is not None else (None, None)
         judged.append(
             {
                 "text": claim.text,
@@ -150,10 +157,20 @@ def verdicts(
                 "low": low,
                 "high": high,
                 "verdict": claim.judge_interval(value, low, high),
-                "seeds": {str(seed): found for seed, found in seeds.items()},
-                "seeds_that_agree": alone.count(claim.judge(value)),
+                "seeds": {str(seed): one for seed, one in seeds.items()},
+                "seeds_that_agree": [claim.judge(one) for one in seeds.values()].count(claim.judge(value)),
                 "paper": printed,
                 "paper_verdict": claim.judge(printed),
             }
         )
     return judged
+
+
+def _mean_of(ours: Mapping[Cell, Mapping[int, float]], seeds: Collection[int]) -> Lookup:
+    """Return the function from a cell to its mean over these seeds, None where it has none of them."""
+
+    def mean(cell: Cell) -> float | None:
+        numbers = [number for seed, number in ours.get(cell, {}).items() if seed in seeds]
+        return statistics.fmean(numbers) if numbers else None
+
+    return mean

@@ -112,9 +112,12 @@ TABLE = Experiment(
     ),
     paper=printed(("epoch_seconds", "relative_seconds"), {row: (time, time / 100) for row, time in SECONDS.items()}),
     claims=(
-        Claim("LCNN costs 1.6 times a standard epoch", "epoch_seconds[lcnn] / epoch_seconds[standard] <= 1.65"),
         Claim(
-            "LCNN + GradReg costs 1.3 times a GradReg epoch",
+            "LCNN costs at most about 1.6 times a standard epoch",
+            "epoch_seconds[lcnn] / epoch_seconds[standard] <= 1.65",
+        ),
+        Claim(
+            "LCNN + GradReg costs at most about 1.3 times a GradReg epoch",
             "epoch_seconds[lcnn+gradreg] / epoch_seconds[gradreg] <= 1.35",
         ),
         Claim(

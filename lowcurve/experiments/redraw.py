@@ -1,13 +1,14 @@
 """What would other test samples and other seeds have given? Tables drawn anew from what was measured (a bootstrap).
 
 Each draw takes as many samples, and as many seeds, as there are, with repetition. Models of a table were measured on
-the same samples, so a draw takes the same of them for all: differences between models vary less than the models do. The
-middle 95 % of the draws are the interval of a cell or of a claim. Of two or three seeds alone it goes from the lowest
-to the highest: so few tell little of what further ones would do.
+the same samples, so a draw takes the same of them for all, and the same seeds: differences between models vary less
+than the models do. The middle 95 % of the draws are the interval of a cell or of a claim. Of two or three seeds alone
+it goes from the lowest to the highest: so few tell little of what further ones would do.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -24,26 +25,40 @@ Place = tuple[str, int, str]  # row, seed, name of what was measured
 Derive = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def redraw(measured: Measured, columns: Sequence[Column], derive: Derive) -> dict[Cell, numpy.ndarray]:
-    """Return the mean over seeds in `DRAWS` draws, (DRAWS,), of each cell whose interval is known.
+@dataclass(frozen=True)
+class Redrawn:
+    """What each run gives in every draw, (DRAWS,), or as measured, (1,); and how often each draw takes a seed."""
 
-    That of a cell which rests on one seed without samples is not.
-    """
+    runs: Mapping[Cell, Mapping[int, numpy.ndarray]]
+    times: Mapping[int, numpy.ndarray]
+
+    def mean(self, cell: Cell, seeds: Collection[int] | None = None) -> numpy.ndarray | None:
+        """Return the mean over all of a cell's seeds, or these, in every draw, (DRAWS,); None where chance is unknown.
+
+        That is where a cell rests on one seed without samples.
+        """
+        known = {seed: one for seed, one in self.runs.get(cell, {}).items() if seeds is None or seed in seeds}
+        if len(known) < 2 and all(values.size == 1 for values in known.values()):
+            return None
+        weights = numpy.stack([self.times[seed] for seed in known], axis=1)
+        weights[weights.sum(axis=1) == 0] = 1  # none of these seeds was drawn
+        values = numpy.stack([numpy.broadcast_to(one, DRAWS) for one in known.values()], axis=1)
+        return numpy.asarray((weights * values).sum(axis=1) / weights.sum(axis=1))
+
+
+def redraw(measured: Measured, columns: Sequence[Column], derive: Derive) -> Redrawn:
+    """Draw samples and seeds `DRAWS` times; return what every run gives then."""
     rng = numpy.random.default_rng(0)
     drawn = _redraw_samples(measured, rng)
     seeds = sorted({seed for found in measured.values() for seed in found})
-    times = rng.multinomial(len(seeds), [1 / len(seeds)] * len(seeds), DRAWS) if seeds else None
-    cells = {}
+    times = rng.multinomial(len(seeds), [1 / len(seeds)] * len(seeds), DRAWS).T if seeds else ()
+    runs: dict[Cell, dict[int, numpy.ndarray]] = {}
     for row, found in measured.items():
         by_seed = {seed: _derived(row, seed, found[seed], drawn, derive) for seed in found}
         for column in columns:
-            known = {seed: values[column.key] for seed, values in by_seed.items() if column.key in values}
-            if len(known) > 1 or any(values.size > 1 for values in known.values()):
-                weights = numpy.stack([times[:, seeds.index(seed)] for seed in known], axis=1)  # type: ignore[index]
-                weights[weights.sum(axis=1) == 0] = 1  # none of its seeds was drawn
-                values = numpy.stack([numpy.broadcast_to(one, DRAWS) for one in known.values()], axis=1)
-                cells[row, column.key] = column.scale * (weights * values).sum(axis=1) / weights.sum(axis=1)
-    return cells
+            if known := {seed: values[column.key] for seed, values in by_seed.items() if column.key in values}:
+                runs[row, column.key] = {seed: column.scale * values for seed, values in known.items()}
+    return Redrawn(runs, dict(zip(seeds, times, strict=True)))
 
 
 def _derived(

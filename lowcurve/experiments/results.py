@@ -22,7 +22,7 @@ from lowcurve.experiments.claims import Cell, around, verdicts
 from lowcurve.experiments.experiment import Column, Curve, Experiment, Measured
 from lowcurve.experiments.intervals import range_line
 from lowcurve.experiments.presets import PRESETS
-from lowcurve.experiments.redraw import redraw
+from lowcurve.experiments.redraw import Redrawn, redraw
 from lowcurve.files import read_bytes, write_json
 
 COLLECTED = ("created", "environment")  # what of a result changes each time it is collected
@@ -136,7 +136,7 @@ def tabulate(
                 "cells": {
                     column.key: cell
                     for column in experiment.columns
-                    if (cell := _cell(column, measured.get(row.key, {}), draws.get((row.key, column.key)))) is not None
+                    if (cell := _cell(column, measured.get(row.key, {}), draws.mean((row.key, column.key)))) is not None
                 },
                 "paper": {key: list(number) for key, number in experiment.paper.get(row.key, {}).items()},
                 "runs": list(runs.get(row.key, [])),
@@ -167,23 +167,21 @@ def _cell(column: Column, seeds: Mapping[int, Mapping[str, Any]], draws: numpy.n
     }
 
 
-def _judge(experiment: Experiment, measured: Measured, draws: Mapping[Cell, numpy.ndarray]) -> list[dict[str, Any]]:
-    scale = {column.key: column.scale for column in experiment.columns}
-
-    def cell(position: Cell, seed: int | None = None) -> float | None:
-        row, column = position
-        found = measured.get(row, {})
-        chosen = found.values() if seed is None else [found[seed]] if seed in found else []
-        numbers = [values[column] * scale[column] for values in chosen if values.get(column) is not None]
-        return statistics.fmean(numbers) if numbers else None
-
+def _judge(experiment: Experiment, measured: Measured, draws: Redrawn) -> list[dict[str, Any]]:
     def printed(position: Cell) -> float | None:
         number = experiment.paper.get(position[0], {}).get(position[1])
         return number[0] if number else None
 
-    seeds = sorted({seed for found in measured.values() for seed in found})
-    by_seed = {seed: (lambda position, seed=seed: cell(position, seed)) for seed in seeds}
-    return verdicts(experiment.claims, cell, printed, by_seed, draws)
+    ours = {
+        (row, column.key): {
+            seed: number * column.scale
+            for seed, values in found.items()
+            if (number := values.get(column.key)) is not None
+        }
+        for row, found in measured.items()
+        for column in experiment.columns
+    }
+    return verdicts(experiment.claims, ours, printed, draws.mean)
 
 
 def _lines(experiment: Experiment, curve: Curve, measured: Measured) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def overview(results: Sequence[Result]) -> list[str]:
     presets, rows = _presets(results), _rows(results)
     settings = {(result.experiment, result.preset): result.setting for result in results}
     main = [row for row in rows if row.place == "main" and row.measured]
-    lines = [_legend(), "", *_table(main, presets, settings)]
+    lines = [_legend(), "", *_table(main, presets, settings, unprinted="in words")]
     folded = {
         "The appendix: other data, other networks, ablations, AutoAttack": [
             row for row in rows if row.place == "appendix"
@@ -61,7 +61,7 @@ def overview(results: Sequence[Result]) -> list[str]:
     }
     for title, more in folded.items():
         if more := [row for row in more if row.measured]:
-            lines += ["", *folded_lines(f"{title} ({len(more)} claims)", _table(more, presets, settings))]
+            lines += ["", *folded_lines(f"{title} ({len(more)} claims)", _table(more, presets, settings, "no number"))]
     if nowhere := [row for row in rows if not row.measured]:
         said = [f"- {text.markdown(row.table)}: {text.markdown(row.claim['text'])}" for row in nowhere]
         lines += ["", *folded_lines(f"Measured nowhere yet ({len(nowhere)} claims)", said)]
@@ -76,9 +76,11 @@ def folded_lines(title: str, lines: Iterable[str]) -> list[str]:
 def _legend() -> str:
     marks = "; ".join(f"{VERDICT_MARKS[verdict]} {SHORT[verdict]}" for verdict in SHORT)
     return (
-        f"{marks}. In brackets: the 95 % interval over test samples and seeds. A claim holds, or does not, where the "
-        "whole interval is on one side of its threshold; else, and where a single seed was measured without keeping "
-        "its samples, the numbers cannot tell."
+        f"{marks}. A number is the ratio or the difference of two rows of a table, of accuracies in points; behind the "
+        "claim stands what it must be. In brackets: the 95 % interval over test samples and seeds. A claim holds, or "
+        "does not, where the whole interval is on one side of its threshold; else, and where a single seed was "
+        "measured without keeping its samples, the numbers cannot tell. The column `paper` asks the same of the "
+        "numbers that the paper prints."
     )
 
 
@@ -121,12 +123,17 @@ def _experiment(table: str) -> Any:
     return EXPERIMENTS.get(_base(table))
 
 
-def _table(rows: Sequence[ClaimRow], presets: Sequence[str], settings: Mapping[tuple[str, str], str]) -> list[str]:
-    """Return a line per claim, below a line for its table and what each preset made that on, below counts over all."""
+def _table(
+    rows: Sequence[ClaimRow], presets: Sequence[str], settings: Mapping[tuple[str, str], str], unprinted: str
+) -> list[str]:
+    """Return a line per claim, below a line for its table and what each preset made that on, below counts over all.
+
+    Claims for which the paper prints no numbers are counted as `unprinted`.
+    """
     said = [row.claim["paper_verdict"] for row in rows]
     counts = [_count([row.verdict(preset) for row in rows]) for preset in presets]
     lines = [_line(["claim", "paper", *presets]), "|---" * (2 + len(presets)) + "|"]
-    lines.append(_line([f"**all {len(rows)}**", _count(said, "in words"), *counts]))
+    lines.append(_line([f"**all {len(rows)}**", _count(said, unprinted), *counts]))
     for table, claims in groupby(rows, key=lambda row: row.table):
         experiment = _experiment(table)
         where = f" ({text.markdown(experiment.source)})" if experiment else ""
@@ -134,7 +141,8 @@ def _table(rows: Sequence[ClaimRow], presets: Sequence[str], settings: Mapping[t
         lines.append(_line([f"**{text.markdown(table)}**{where}", "", *made_on]))
         for row in claims:
             ours = [_ours(row.by_preset.get(preset)) for preset in presets]
-            lines.append(_line([text.markdown(row.claim["text"]), _paper(row.claim), *ours]))
+            asked = f"{text.markdown(row.claim['text'])} ({_condition(row.claim)})"
+            lines.append(_line([asked, _paper(row.claim), *ours]))
     return lines
 
 
@@ -146,6 +154,18 @@ def _count(verdicts: Sequence[str], without: str = "not measured") -> str:
     """Count verdicts in words, such as "3 hold, 1 does not"."""
     words = {**SHORT, "not measured": without}
     return "<br>".join(f"{verdicts.count(one)} {VERDICT_MARKS[one]} {words[one]}" for one in SHORT if one in verdicts)
+
+
+def _condition(claim: Judged) -> str:
+    """Say what a claim compares with its threshold, and how.
+
+    >>> _condition({"formula": "accuracy[lcnn] − accuracy[standard] >= -1", "threshold": -1.0})
+    'difference ≥ -1'
+    """
+    quantity = next(
+        (word for sign, word in ((" / ", "ratio "), (" − ", "difference ")) if sign in claim["formula"]), ""
+    )
+    return f"{quantity}{'≤' if '<=' in claim['formula'] else '≥'} {claim['threshold']:.3g}"
 
 
 def _paper(claim: Judged) -> str:

@@ -14,6 +14,7 @@ from lowcurve.experiments.weights import read_manifest
 from lowcurve.files import make_folder, read_bytes, write_atomic
 from lowcurve.report.overview import folded_lines, overview
 from lowcurve.report.plots import draw_curves
+from lowcurve.report.summary import in_short
 from lowcurve.report.tables import csv_text, latex_table, markdown_body, markdown_table, number_text
 
 MARKER = "<!-- below this line: made by `lowcurve report` -->"
@@ -43,7 +44,8 @@ def index(folder: Path) -> str:
     path = folder / "README.md"
     head = _by_hand(path) if path.exists() else "# Results\n\n"
     results = load_results(folder)
-    lines = ["## Claims", "", *overview(list(results.values()))]
+    short = in_short(list(results.values()))
+    lines = [*(["## In short", "", *short, ""] if short else []), "## Claims", "", *overview(list(results.values()))]
     pictures = _pictures(results)
     if pictures:
         lines += ["", "## Pictures"]

@@ -73,15 +73,30 @@ def test_a_threshold_is_included_and_nothing_is_no_verdict():
     ]
 
 
+def judge(claim, ours, draws=None):
+    """Judge a claim on numbers by cell and seed, with draws by cell, whatever the seeds."""
+    (found,) = verdicts([claim], ours, {}.get, lambda cell, seeds: (draws or {}).get(cell))
+    return found
+
+
 def test_seeds_that_disagree_are_counted():
     claim = Claim("", "c[a] / c[b] <= 1")
-    seeds = {0: {("a", "c"): 1.0, ("b", "c"): 2.0}, 1: {("a", "c"): 3.0, ("b", "c"): 2.0}, 2: {}}
-    mean = {("a", "c"): 2.0, ("b", "c"): 2.0}
+    ours = {("a", "c"): {0: 1.0, 1: 3.0}, ("b", "c"): {0: 2.0, 1: 2.0}}
     draws = {("a", "c"): numpy.array([1.0, 2.0, 3.0]), ("b", "c"): numpy.array([2.0, 2.0, 2.0])}
-    (found,) = verdicts([claim], mean.get, {}.get, {seed: cells.get for seed, cells in seeds.items()}, draws)
+    found = judge(claim, ours, draws)
     assert found["verdict"] == "cannot tell"
     assert found["seeds"] == {"0": 0.5, "1": 1.5}
     assert found["seeds_that_agree"] == 1
+
+
+def test_rows_are_compared_on_the_seeds_that_both_have():
+    ours = {("a", "c"): {0: 6.0}, ("b", "c"): {0: 2.0, 1: 100.0}}
+    asked = []
+    (found,) = verdicts([Claim("", "c[a] / c[b] <= 1")], ours, {}.get, lambda *cell: asked.append(cell))
+    assert found["ours"] == 3.0 and found["seeds"] == {"0": 3.0}
+    assert asked == [(("a", "c"), [0]), (("b", "c"), [0])]
+    apart = judge(Claim("", "c[a] / c[b] <= 1"), {("a", "c"): {0: 6.0}, ("b", "c"): {1: 2.0, 2: 4.0}})
+    assert apart["ours"] == 2.0 and apart["seeds"] == {}  # none in common: all of each
 
 
 @pytest.mark.parametrize(
@@ -99,7 +114,5 @@ def test_a_verdict_is_that_of_the_whole_interval(measured, draws, verdict):
     claim = Claim("", "c[a] <= 0.5")
     cell = ("a", "c")
     known = {} if draws is None else {cell: numpy.array(draws)}
-    (found,) = verdicts([claim], {cell: measured}.get, {}.get, {}, known)
-    assert found["verdict"] == verdict
-    (absent,) = verdicts([claim], {}.get, {}.get, {}, known)
-    assert absent["verdict"] == "not measured"
+    assert judge(claim, {cell: {0: measured}}, known)["verdict"] == verdict
+    assert judge(claim, {}, known)["verdict"] == "not measured"

@@ -55,16 +55,25 @@ def test_every_number_is_a_mean_over_recorded_runs(path):
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_verdicts_follow_from_the_numbers(path):
     result = RESULTS[path]
-    cells = {(row["key"], key): cell for row in result.rows for key, cell in row["cells"].items()}
-    means = {place: cell["mean"] for place, cell in cells.items()}
-    seeds = {seed for cell in cells.values() for seed in cell["values"]}
-    alone = [{place: cell["values"].get(seed) for place, cell in cells.items()} for seed in sorted(seeds)]
+    cells = {(row["key"], key): cell["values"] for row in result.rows for key, cell in row["cells"].items()}
     for verdict in result.verdicts:
         claim = Claim(verdict["text"], verdict["formula"])
-        value, low, high = claim.value(means.get), verdict["low"], verdict["high"]
+        found = [cells.get(cell, {}) for cell in claim.cells]
+        shared = set(found[0]).intersection(*found)
+        means = [
+            statistics.fmean(value for seed, value in one.items() if seed in shared or not shared)
+            for one in found
+            if one
+        ]
+        value = claim.value(dict(zip(claim.cells, means, strict=False)).get) if all(found) else None
+        low, high = verdict["low"], verdict["high"]
+        assert verdict["ours"] == (value if value is None else pytest.approx(value))
         assert verdict["verdict"] == claim.judge_interval(value, low, high)
-        found = {claim.judge(claim.value(one.get)) for one in alone} - {"not measured"}
-        assert len(found) < 2 or verdict["verdict"] == "cannot tell"  # seeds that contradict each other
+        alone = {
+            claim.judge(claim.value({cell: one[seed] for cell, one in zip(claim.cells, found, strict=True)}.get))
+            for seed in shared
+        }
+        assert len(alone) < 2 or verdict["verdict"] == "cannot tell"  # seeds that contradict each other
         assert low is None or low <= value <= high
 
 

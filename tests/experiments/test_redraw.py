@@ -27,7 +27,8 @@ def run(values, name="geometry", key="c"):
 
 
 def draws(measured, derive=lambda values: {}):
-    return redraw(measured, COLUMNS, derive)
+    found = redraw(measured, COLUMNS, derive)
+    return {cell: drawn for cell in found.runs if (drawn := found.mean(cell)) is not None}
 
 
 @pytest.mark.parametrize("count", [30, 400])
@@ -67,13 +68,19 @@ def test_seeds_without_samples_give_the_range_of_their_values():
 def test_one_seed_without_samples_has_no_interval():
     assert draws({"a": {0: {"c": 1.0}}}) == {}
     assert Claim("", "c[a] <= 2").values({}) is None
-    assert redraw({}, COLUMNS, lambda values: {}) == {}
+    assert draws({}) == {}
 
 
 def test_a_seed_that_a_row_lacks_is_left_out():
     found = draws({"a": {0: {"c": 1.0}, 1: {"c": 1.5}, 2: {"c": 2.0}}, "b": {1: run([4.0, 4.0])}})
     assert numpy.allclose(found["b", "c"], 4.0) and len(found["b", "c"]) == DRAWS
     assert middle(found["a", "c"]) == (1.0, 2.0)
+
+
+def test_a_mean_over_some_of_the_seeds():
+    found = redraw({"a": {0: {"c": 1.0}, 1: {"c": 1.5}, 2: {"c": 2.0}}}, COLUMNS, lambda values: {})
+    assert middle(found.mean(("a", "c"), [1, 2])) == (1.5, 2.0)
+    assert found.mean(("a", "c"), [1]) is found.mean(("a", "c"), []) is found.mean(("b", "c")) is None
 
 
 def test_samples_that_are_not_finite_are_left_out():

@@ -92,7 +92,7 @@ def test_a_terminal_shows_whole_numbers_whatever_its_width(width):
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     assert "110.00 ± 14.14" in text
-    assert "0.091 [0." in " ".join(text.split())  # a claim's interval
+    assert "0.100 [0." in " ".join(text.split())  # a claim's interval
     assert all(word in text for column in result.columns for word in column["label"].split())  # none is dropped
     assert width < 200 or text.count("method") == 1  # one part where there is room
 
