@@ -20,7 +20,7 @@ def digest(*tensors: Tensor) -> str:
     for tensor in tensors:
         data = tensor.detach().cpu().contiguous()
         whole.update(f"{tuple(data.shape)} {data.dtype}".encode())
-        whole.update(data.flatten().view(torch.uint8).numpy().tobytes())
+        whole.update(data.flatten().view(torch.uint8).numpy().data)
     return whole.hexdigest()[:16]
 
 
@@ -30,6 +30,6 @@ def model_digest(model: nn.Module) -> str:
 
 
 def sample_digests(dataset: "Dataset") -> dict[str, str]:
-    """Return digests of the samples to train on and of those to test on."""
+    """Return a digest of the samples to train on, `train_samples`, and of those to test on, `test_samples`."""
     splits = {"train_samples": dataset.train, "test_samples": dataset.test}
     return {name: digest(split.images, split.labels) for name, split in splits.items()}

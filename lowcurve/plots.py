@@ -14,7 +14,7 @@ from lowcurve import text
 from lowcurve.files import make_folder, write_atomic
 
 DASHES = ("-", "--", "-.", ":")
-MANY = 5
+MANY = 5  # lines; beyond them the legend stands beside the chart
 KINDS = {"png": 130, "svg": 100}  # kind of file -> dots per inch
 Chart = Mapping[str, Any]
 

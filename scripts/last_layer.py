@@ -1,6 +1,6 @@
 """Which last layer should an LCNN have, and what becomes of its logits, β, γ and σ while it trains?
 
-    python scripts/last_layer.py [--data cifar100] [--epochs 10] [--width 16] [--samples 500] [--forms free,unit]
+    python scripts/last_layer.py [--data cifar100] [--epochs 10] [--width 16] [--samples 500] [--forms free unit]
 
 Trains three forms as the preset `long` does, for fewer epochs: a free last layer, one of unit norm as in the paper, and
 one of unit norm with a learned scale behind it, which normalized curvature does not see. After each epoch it prints how
@@ -43,17 +43,17 @@ class Scale(nn.Module):
 
 
 def free(net: nn.Module, x: Tensor) -> nn.Module:
-    """An LCNN as it is here by default."""
+    """Return an LCNN as it is here by default."""
     return lc.convert(net, x)[0]
 
 
 def unit(net: nn.Module, x: Tensor) -> nn.Module:
-    """An LCNN as in the paper."""
+    """Return an LCNN as in the paper."""
     return lc.convert(net, x, last_layer="unit")[0]
 
 
 def scaled(net: nn.Module, x: Tensor) -> nn.Module:
-    """The paper's, with one more parameter."""
+    """Return the paper's with one more parameter."""
     return nn.Sequential(unit(net, x), Scale())
 
 
@@ -77,7 +77,7 @@ def train(model: nn.Module, data: Dataset, settings: TrainConfig, after_epoch: C
 
 
 def standing(model: nn.Module, data: Dataset, x: Tensor) -> list[str]:
-    """How a network stands: a column for each heading after the first two."""
+    """Return how a network stands: a column for each heading after the first two."""
     with torch.no_grad():
         spread = model.eval()(x).std(dim=1).mean()
     layers, known = list(model.modules()), constants(model)
@@ -93,6 +93,7 @@ def standing(model: nn.Module, data: Dataset, x: Tensor) -> list[str]:
 
 
 def main(data_name: str, epochs: int, width: int, samples: int, forms: list[str]) -> None:
+    """Train each of the forms and print a table."""
     data = load_dataset(data_name).held_out(0.1)
     settings = TrainConfig(epochs=epochs, batch_size=PRESETS["long"].training["train.batch_size"])
     x, y = data.test.subset(samples, seed=0).batch(slice(None))
@@ -120,6 +121,6 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--samples", type=int, default=500)
-    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     options = parser.parse_args()
-    main(options.data, options.epochs, options.width, options.samples, options.forms.split(","))
+    main(options.data, options.epochs, options.width, options.samples, options.forms)

@@ -84,4 +84,4 @@ def _lines(path: Path) -> list[bytes]:
 
 def _weights(folder: Path) -> str:
     """Return the checksum of the run's final weights."""
-    return str(Run(folder).summary.get("weights_sha256", ""))
+    return Run(folder).weights_sha256

@@ -87,7 +87,7 @@ def assemble(asked: Request, measured: Measured, runs: Mapping[str, list[str]], 
         row: {seed: {**values, **experiment.derive(values)} for seed, values in seeds.items()}
         for row, seeds in measured.items()
     }
-    chosen = () if experiment.together or not asked.preset.chosen else (asked.preset.chosen,)
+    chosen = (asked.preset.chosen,) if experiment.told and asked.preset.chosen else ()
     named = replace(experiment, name=asked.name, notes=(*experiment.notes, *chosen))
     content = tabulate(named, measured, runs, preset=asked.preset.name, setting=setting, command=asked.command)
     result, more = Result(**content), experiment.extend(measured)

@@ -75,6 +75,7 @@ class Experiment:
     together: "Callable[[Sequence[PlannedRun], Preset], tuple[str, Measured]] | None" = None
     command: str = ""  # what makes it, where that is not `lowcurve reproduce NAME`
     seeds: tuple[int, ...] = ()  # others than the preset's: one where that is enough, more where they differ much
+    told: bool = True  # its table says on which images the preset's λ and rates were chosen, which its runs have
     apart: bool = False  # too much work to be part of `lowcurve reproduce all`
 
 

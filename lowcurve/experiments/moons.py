@@ -152,6 +152,7 @@ FIGURE = Experiment(
     ),
     claims=(Claim("LCNN has the more regular boundary", "margin_curvature[lcnn] / margin_curvature[standard] <= 1"),),
     extend=extend,
+    told=False,
     seeds=(0,),
     notes=(
         "Inputs are the two moons shrunk by 4 into the unit square, so that a given β bends four times less "

@@ -26,8 +26,8 @@ class Preset:
     coefficients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_setting: Mapping[Setting, Mapping[str, Any]] = field(default_factory=dict)
-    epoch_images: int = 1280  # images per turn when epochs are timed
-    chosen: str = ""  # on which images λ and the like were chosen, which every table of trained runs says
+    epoch_images: int = 1280  # images of each of a turn's two epochs when epochs are timed
+    chosen: str = ""  # on which images λ and the like were chosen; tables say it
 
     def setting(self, data: str, model: str) -> Setting:
         """Return the data set and model that stand in for the paper's."""
@@ -72,8 +72,8 @@ PRESETS: dict[str, Preset] = {
         coefficients={"curvature": {"lambda_beta": 1e-3, "lambda_gamma": 1e-4}},
         by_data={"moons": MOONS},
         epoch_images=640,
-        chosen="λ of the preset digits was chosen on test images at first; on images held out of the training set, "
-        "where `search-lambda` looks, it costs no accuracy either.",
+        chosen="λβ and λγ of the preset digits were chosen on test images at first; on images held out of the training "
+        "set, where `search-lambda` looks, they cost no accuracy either. λ of GradReg is the paper's.",
     ),
     "cpu": Preset(
         name="cpu",
@@ -115,8 +115,9 @@ PRESETS: dict[str, Preset] = {
             geometry=1000, stability=256, pgd=1000, pgd_steps=20, strong=500, apgd_steps=50, square_queries=1000
         ),
         by_data={"moons": MOONS, "cifar10": {"train.epochs": 30}},  # ten times the images per class
-        epoch_images=640,  # an epoch of 20,000 is told by these as well
-        chosen="λ and learning rates of the preset long are the paper's; test images were read once, after training.",
+        epoch_images=640,
+        chosen="λβ, λγ, λ of GradReg and learning rates of the preset long are the paper's; test images were read "
+        "once, after training.",
     ),
     "paper": Preset(
         name="paper",

@@ -68,7 +68,7 @@ def new_record(name: str, run: Run, recipe: str, command: str) -> dict[str, Any]
         "seed": run.config.train.seed,
         "command": command,
         "recipe": recipe,
-        "weights_sha256": run.summary.get("weights_sha256", "") if run.finished else "",
+        "weights_sha256": run.weights_sha256,
         "environment": {key: value for key, value in run.environment.items() if key != "command"},
         "epochs": [{key: row.get(key) for key in EPOCH_KEYS} for row in epochs],
         "beta": last.get("beta", {}),
@@ -81,16 +81,15 @@ def update_record(folder: Path, planned: PlannedRun, measurements: Mapping[str, 
     """Add measurements to the record of a run below `folder`, which is begun if need be, and return it."""
     former = read_record(folder, planned)
     known = {**former.get("measurements", {}), **{name: _brief(taken) for name, taken in measurements.items()}}
-    if former and former["measurements"] == known:
-        return former
     run = Run(planned.folder)
+    if former and former["measurements"] == known and former.get("weights_sha256") == run.weights_sha256:
+        return former
     recipe = dump_config(portable(run.config))
     path = own_folder(make_folder(folder), "recipes") / f"{planned.name}.toml"
     write_atomic(path, recipe)
     # of weights that were kept alone the epochs are on record only
-    shown = "/".join(path.parts[-4:])  # RESULTS/PRESET/recipes/RUN.toml, wherever RESULTS lies on this machine
-    begun = former or new_record(planned.name, run, recipe, f"lowcurve train {shown}")
-    record = {**begun, "measurements": known}
+    begun = former or new_record(planned.name, run, recipe, f"lowcurve train {_portable(path).as_posix()}")
+    record = {**begun, "weights_sha256": run.weights_sha256, "measurements": known}
     write_json(_path(folder, planned.name), record)
     return record
 
@@ -114,6 +113,11 @@ def portable(config: Config) -> Config:
     """Return the recipe without paths of this machine: data comes from $LOWCURVE_DATA, results go to runs/."""
     data = config.data.model_copy(update={"dir": None})
     return config.model_copy(update={"data": data, "output": Path("runs")})
+
+
+def _portable(recipe: Path) -> Path:
+    """Leave out of an absolute path where RESULTS/PRESET/recipes/RUN.toml lies on this machine."""
+    return Path(*recipe.relative_to(recipe.anchor).parts[-4:]) if recipe.is_absolute() else recipe
 
 
 def _brief(record: Mapping[str, Any]) -> dict[str, Any]:

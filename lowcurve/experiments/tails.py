@@ -23,9 +23,9 @@ def tails(
         for row in rows:
             seeds = measured.get(row.key, {}).values() if row.key not in without else ()
             kept = [values[PER_SAMPLE][key][1] for values in seeds if key in values.get(PER_SAMPLE, {})]
-            if kept:
-                lines.append(range_line(row, SHARES, [exceeded(text) for text in kept]))
-        curve = {"x_label": "share of the test samples that have more (%)", "y_label": label, "log": True}
+            if known := [line for text in kept if (line := exceeded(text))]:
+                lines.append(range_line(row, SHARES, known))
+        curve = {"x_label": "share of the samples that have more (%)", "y_label": label, "log": True}
         return {"curves": [{**curve, "lines": lines}]} if lines else {}
 
     return extend
@@ -34,9 +34,15 @@ def tails(
 def exceeded(text: str) -> list[float]:
     """Return what each of `SHARES` of the samples, written as text, exceeds; those that are not finite do not count.
 
+    Where none is finite nothing is returned.
+
     >>> exceeded(" ".join(map(str, range(1, 102))) + " nan")
     [100.0, 99.0, 96.0, 91.0, 81.0, 71.0, 61.0, 51.0, 41.0, 31.0, 21.0, 11.0]
     """
     import numpy
 
-    return [float(number) for number in numpy.nanpercentile(read_written(text), [100 - share for share in SHARES])]
+    values = read_written(text)
+    values = values[numpy.isfinite(values)]
+    return (
+        [float(number) for number in numpy.percentile(values, [100 - share for share in SHARES])] if len(values) else []
+    )

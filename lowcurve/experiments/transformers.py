@@ -180,6 +180,7 @@ TABLE = Experiment(
         "the median over samples, of the steepest or most bent of four blocks. An MLP has its layer norm in front.",
         "A step's cost is compared in turns in one process, by the processor time of one thread.",
     ),
+    told=False,
     seeds=(0,),
     apart=True,
 )

@@ -16,7 +16,7 @@ from lowcurve.evaluation.checked import Count, Name, Part, Text, check, read_jso
 from lowcurve.experiments.grid import PlannedRun, fingerprint
 from lowcurve.experiments.records import portable, setting
 from lowcurve.files import lock, make_folder, own_folder, read_bytes, write_atomic, write_json
-from lowcurve.training.config import DataConfig, dump_config
+from lowcurve.training.config import Config, dump_config
 from lowcurve.training.runs import Run
 
 FOLDER, FILE = "weights", "model.safetensors"
@@ -48,8 +48,8 @@ def keep_weights(results: Path, runs: Iterable[PlannedRun]) -> dict[str, Any]:
     samples = _Samples()
     for planned in runs:
         if planned.trained:
-            kept = _copy(Run(planned.folder), own_folder(folder, planned.name))
-            known[planned.name] = kept | samples.digests(planned.config.data)
+            run = Run(planned.folder)
+            known[planned.name] = _copy(run, own_folder(folder, planned.name)) | samples.seen(run)
     write_json(folder / "manifest.json", {"runs": dict(sorted(known.items()))})
     return known
 
@@ -64,7 +64,7 @@ def reuse_weights(results: Path, runs: Iterable[PlannedRun]) -> list[str]:
     reused = [planned for planned in runs if planned.name in known and not planned.trained]
     for planned in reused:
         kept = Run(results / FOLDER / planned.name)
-        _check_same(planned, kept, known[planned.name], samples.digests(planned.config.data))
+        _check_same(planned, kept, known[planned.name], samples.digests(planned.config))
         with lock(make_folder(planned.folder)):
             _copy(kept, planned.folder)
     return [planned.name for planned in reused]
@@ -78,7 +78,7 @@ def read_manifest(results: Path) -> dict[str, Any]:
 
 def _check_same(planned: PlannedRun, kept: Run, known: Mapping[str, Any], samples: Mapping[str, str]) -> None:
     same_recipe = fingerprint(kept.config) == fingerprint(planned.config)
-    if not same_recipe or kept.summary.get("weights_sha256") != known["sha256"]:
+    if not same_recipe or kept.weights_sha256 != known["sha256"]:
         raise UserError(f"{kept.folder} holds another run than the manifest says; train without reusing weights")
     for which, here in samples.items():
         if known[which] != here:
@@ -89,22 +89,29 @@ def _check_same(planned: PlannedRun, kept: Run, known: Mapping[str, Any], sample
 
 
 class _Samples:
-    """Digests of the samples of data sets, each loaded once."""
+    """Digests of the samples that runs are trained and tested on, each loaded once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, str]] = {}
+        self._known: dict[tuple[str, int], dict[str, str]] = {}
 
-    def digests(self, data: DataConfig) -> dict[str, str]:
-        key = data.model_dump_json()
+    def digests(self, config: Config) -> dict[str, str]:
+        """Return those of the samples that are here."""
+        key = config.data.model_dump_json(), config.train.seed if config.data.wrong_labels else 0
         if key not in self._known:
-            self._known[key] = sample_digests(data.load())
+            self._known[key] = sample_digests(config.samples())
         return self._known[key]
+
+    def seen(self, run: Run) -> dict[str, str]:
+        """Return those that a run was trained with; an older one does not tell, and the samples here stand in."""
+        data = run.environment.get("data", {})
+        told = {name: data[name] for name in ("train_samples", "test_samples") if name in data}
+        return told or self.digests(run.config)
 
 
 def _copy(run: Run, folder: Path) -> dict[str, Any]:
     """Copy a finished run without its history; return what the manifest tells of it."""
     data, summary = read_bytes(run.folder / FILE), run.summary
-    if hashlib.sha256(data).hexdigest() != summary.get("weights_sha256"):
+    if hashlib.sha256(data).hexdigest() != run.weights_sha256:
         raise UserError(f"{run.folder / FILE} is not what its run has saved; train it again")
     write_atomic(folder / FILE, data)
     write_atomic(folder / "config.toml", dump_config(portable(run.config)))
@@ -116,7 +123,7 @@ def _copy(run: Run, folder: Path) -> dict[str, Any]:
         "setting": setting(run),
         "method": config.method.name,
         "seed": config.train.seed,
-        "sha256": summary["weights_sha256"],
+        "sha256": run.weights_sha256,
         "bytes": len(data),
         "accuracy": summary["accuracy"],
     }

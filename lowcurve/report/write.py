@@ -98,9 +98,9 @@ def _weights(folder: Path) -> list[str]:
     ]
     use = (
         "`lowcurve measure`, `attack`, `certify` and `lc.load` take each of these folders as a run; the digests of the "
-        f"samples that each was trained and tested on are in [the manifest]({WEIGHTS}/manifest.json). Weights of the "
-        "other runs are not kept: `lowcurve train` makes them again from PRESET/recipes/, with other last digits on "
-        "another kind of machine; PRESET/runs/ has the checksums of those measured here."
+        f"samples that each was trained and tested on are in [the manifest]({WEIGHTS}/manifest.json). Weights of "
+        "other runs are not kept: `lowcurve train` makes them again from PRESET/recipes/ and the same samples, with "
+        "other last digits on another kind of machine."
     )
     return ["", "## Weights", "", *folded_lines(f"Final weights of {len(kept)} runs", [use, *head, *rows])]
 

@@ -109,6 +109,10 @@ class Config(Section):
     method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_section()())
     train: TrainConfig = TrainConfig()
 
+    def samples(self) -> Dataset:
+        """Read the samples with the labels that the run is trained with."""
+        return self.data.load().mislabeled(self.data.wrong_labels, self.train.seed)
+
     @field_validator("method", mode="before")
     @classmethod
     def _with_coefficients(cls, given: Any) -> Any:

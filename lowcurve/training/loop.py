@@ -71,7 +71,7 @@ def train(config: Config, resume: Resume = "never", factory: Factory | None = No
 
 def _prepare(config: Config, world: World, run: Run) -> Session:
     """Load the data, make the network and the optimizer, and take them to the newest checkpoint."""
-    dataset = config.data.load().mislabeled(config.data.wrong_labels, config.train.seed)
+    dataset = config.samples()
     checkpoint = latest_checkpoint(run.folder / "checkpoints")
     world.wait()  # the first process writes below
     model = _network(config, world, run, dataset, resumed=checkpoint is not None)

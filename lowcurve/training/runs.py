@@ -63,6 +63,11 @@ class Run:
         return _read_json(self.folder / "summary.json")
 
     @property
+    def weights_sha256(self) -> str:
+        """Checksum of the final weights; empty where the run is not finished or older than checksums."""
+        return str(self.summary.get("weights_sha256") or "") if self.finished else ""
+
+    @property
     def environment(self) -> dict[str, Any]:
         """Versions, hardware, git revision and the shape of the data."""
         return _read_json(self.folder / "environment.json")
@@ -122,7 +127,7 @@ def save_model(folder: Path, model: nn.Module) -> str:
 
 
 def _read_weights(run: Run) -> dict[str, Tensor]:
-    path, expected = run.folder / "model.safetensors", run.summary.get("weights_sha256")
+    path, expected = run.folder / "model.safetensors", run.weights_sha256
     if not isinstance(expected, str):
         raise UserError(f"{run.folder}/summary.json does not tell the SHA-256 of the weights; train it again")
     try:

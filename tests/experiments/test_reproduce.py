@@ -11,19 +11,22 @@ import torch
 from typer.testing import CliRunner
 
 from lowcurve.cli import app
+from lowcurve.digest import sample_digests
 from lowcurve.errors import UserError
 from lowcurve.evaluation.measurement import Budget
 from lowcurve.experiments import EXPERIMENTS
-from lowcurve.experiments.collect import collect
+from lowcurve.experiments.collect import collect, known
 from lowcurve.experiments.executor import _here, open_pool
 from lowcurve.experiments.experiment import rows
 from lowcurve.experiments.presets import Preset
+from lowcurve.experiments.records import update_record
 from lowcurve.experiments.reproduce import _pending, reproduce_all
 from lowcurve.experiments.request import Request, request
 from lowcurve.experiments.results import load_results, load_runs
 from lowcurve.experiments.weights import keep_weights, read_manifest, reuse_weights
 from lowcurve.report.write import write_result
 from lowcurve.training.config import read_config
+from lowcurve.training.loop import train
 from lowcurve.training.runs import Run, load
 from lowcurve.training.toml import parse_pairs
 
@@ -253,6 +256,25 @@ def test_a_failed_run_does_not_stop_the_others(asked, tmp_path):
     assert len(failures) == 1
     assert "cifar10" in next(iter(failures.values())).lower().replace("-", "")
     assert lines[-1].startswith("failed")
+
+
+def test_digests_are_of_the_labels_that_a_run_has_seen(asked):
+    config = asked.grid()[0].config
+    config = config.model_copy(update={"data": config.data.model_copy(update={"wrong_labels": 0.5})})
+    seen, here = train(config).environment["data"], sample_digests(config.samples())
+    assert {name: seen[name] for name in here} == here
+    clean = sample_digests(config.data.load())
+    assert here["train_samples"] != clean["train_samples"] and here["test_samples"] == clean["test_samples"]
+
+
+def test_a_record_gets_the_checksum_that_an_older_one_lacks(done):
+    planned = done.grid()[1]
+    found = known(done, planned)
+    record = update_record(done.records, planned, found)
+    path = done.records / "runs" / f"{planned.name}.json"
+    path.write_text(json.dumps({**record, "weights_sha256": ""}))
+    assert update_record(done.records, planned, found) == record
+    assert record["weights_sha256"] == Run(planned.folder).weights_sha256 != ""
 
 
 def test_names_are_checked_before_anything_runs():
