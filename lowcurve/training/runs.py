@@ -128,7 +128,7 @@ def save_model(folder: Path, model: nn.Module) -> str:
 
 def _read_weights(run: Run) -> dict[str, Tensor]:
     path, expected = run.folder / "model.safetensors", run.weights_sha256
-    if not isinstance(expected, str):
+    if not expected:
         raise UserError(f"{run.folder}/summary.json does not tell the SHA-256 of the weights; train it again")
     try:
         data = read_bytes(path)
