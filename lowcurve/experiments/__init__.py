@@ -26,3 +26,12 @@ _FILES = (
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment for file in _FILES for experiment in import_module(f"{__name__}.{file}").EXPERIMENTS
 }
+
+
+def experiment_of(table: str) -> str | None:
+    """Return the name of the experiment that a table is of: with other data than the preset's its name goes on.
+
+    >>> experiment_of("table-geometry-cifar10"), experiment_of("table-geometry-svhn-vgg11"), experiment_of("mine")
+    ('table-geometry', 'table-geometry-svhn-vgg11', None)
+    """
+    return max((name for name in EXPERIMENTS if f"{table}-".startswith(f"{name}-")), key=len, default=None)

@@ -80,7 +80,7 @@ def load_results(folder: Path) -> dict[Path, Result]:
 
 def find_results(folder: Path) -> dict[Path, Result]:
     """Read what results there are under `folder`."""
-    from lowcurve.experiments import EXPERIMENTS
+    from lowcurve.experiments import EXPERIMENTS, experiment_of
 
     results = {}
     for path in sorted(folder.rglob("*.json")):
@@ -95,8 +95,8 @@ def find_results(folder: Path) -> dict[Path, Result]:
         """Put the largest preset first, a table on other data behind that table, and one that nobody knows last."""
         result = item[1]
         size = -sizes.index(result.preset) if result.preset in sizes else 1
-        kin = [name for name in known if result.experiment == name or result.experiment.startswith(f"{name}-")]
-        return size, result.preset, known.index(max(kin, key=len)) if kin else len(known), result.experiment
+        base = experiment_of(result.experiment)
+        return size, result.preset, known.index(base) if base else len(known), result.experiment
 
     return dict(sorted(results.items(), key=place))
 

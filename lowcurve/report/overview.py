@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from lowcurve import text
-from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments import EXPERIMENTS, experiment_of
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result, tabulate
 from lowcurve.report.tables import VERDICT_MARKS, number_text, with_interval
@@ -108,19 +108,13 @@ def _rows(results: Sequence[Result]) -> list[ClaimRow]:
             key = result.experiment, judged["formula"]
             claims.setdefault(key, judged)
             by_preset.setdefault(key, {})[result.preset] = judged
-    order = {name: position for position, name in enumerate(EXPERIMENTS)}
+    order: dict[str | None, int] = {name: position for position, name in enumerate(EXPERIMENTS)}
     rows = [ClaimRow(table, claim, by_preset.get((table, formula), {})) for (table, formula), claim in claims.items()]
-    return sorted(rows, key=lambda row: (order.get(_base(row.table), len(order)), row.table))
-
-
-def _base(table: str) -> str:
-    """Return the experiment that a table is of: with other data its name goes on."""
-    names = [name for name in EXPERIMENTS if table == name or table.startswith(f"{name}-")]
-    return max(names, key=len, default=table)
+    return sorted(rows, key=lambda row: (order.get(experiment_of(row.table), len(order)), row.table))
 
 
 def _experiment(table: str) -> Any:
-    return EXPERIMENTS.get(_base(table))
+    return EXPERIMENTS.get(experiment_of(table) or "")
 
 
 def _table(

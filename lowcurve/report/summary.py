@@ -2,60 +2,76 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from lowcurve import text
+from lowcurve.experiments import experiment_of
 from lowcurve.experiments.presets import PRESETS
 from lowcurve.experiments.results import Result
 from lowcurve.report.tables import number_text
 
 Values = Mapping[str, float]  # by seed
+Cells = Mapping[str, Values]  # of a row, by column
 GEOMETRY, ATTACKS = "table-geometry", "table-attacks"
 RADII = ("0.1", "0.2")
+HEAD = (
+    "method",
+    "accuracy (%)",
+    "curvature C_f",
+    "of standard",
+    "paper",
+    *(f"PGD {radius} (%)" for radius in RADII),
+    "runs",
+)
 
 
 def in_short(results: Sequence[Result]) -> list[str]:
-    """Return the lines of the table; none without a table of geometry by one of the package's presets."""
-    found = {(result.experiment, result.preset): result for result in results}
-    preset = next((name for name in reversed(PRESETS) if (GEOMETRY, name) in found), None)
+    """Return the lines of a table per data set; none without a table of geometry by one of the package's presets."""
+    found = {
+        (result.preset, result.experiment): result
+        for result in results
+        if experiment_of(result.experiment) in (GEOMETRY, ATTACKS)
+    }
+    preset = next((name for name in reversed(PRESETS) if (name, GEOMETRY) in found), None)
     if preset is None:
         return []
-    geometry = found[GEOMETRY, preset]
-    attacked = _cells(found[ATTACKS, preset]) if (ATTACKS, preset) in found else {}
-    cells = _cells(geometry)
-    standard = cells.get("standard", {}).get("curvature", {})
-    head = [
-        "method",
-        "accuracy (%)",
-        "curvature C_f",
-        "of standard",
-        *(f"PGD {radius} (%)" for radius in RADII),
-        "runs",
-    ]
     lines = [
-        f"By the preset `{preset}`: {text.markdown(geometry.setting)}. Means over seeds, ratios over the seeds that "
-        "both have; curvature and attacks on test images.",
-        "",
-        "| " + " | ".join(head) + " |",
-        "|---|" + "--:|" * (len(head) - 1),
+        f"By the preset `{preset}`. Means over seeds, ratios over the seeds that both have, beside the paper's "
+        "(Table 1, CIFAR-100); curvature and attacks on test images."
     ]
-    for row in geometry.rows:
-        measured = cells[row["key"]]
-        if measured:
-            curvature = measured.get("curvature", {})
-            robust = [_mean(attacked.get(row["key"], {}).get(f"pgd_{radius}", {}), 1) for radius in RADII]
-            numbers = [
-                _mean(measured.get("accuracy", {}), 1),
-                _mean(curvature, 1),
-                _ratio(curvature, standard),
-                *robust,
-            ]
-            lines.append(f"| {text.markdown(row['label'])} | " + " | ".join(numbers) + f" | {len(row['runs'])} |")
+    for (of, table), geometry in found.items():
+        if of == preset and experiment_of(table) == GEOMETRY:
+            attacks = found.get((preset, table.replace(GEOMETRY, ATTACKS)))
+            lines += ["", f"{text.markdown(geometry.setting)}:", "", *_table(geometry, attacks)]
     return lines
 
 
-def _cells(result: Result) -> dict[str, dict[str, Values]]:
+def _table(geometry: Result, attacks: Result | None) -> list[str]:
+    cells, attacked = _cells(geometry), _cells(attacks) if attacks else {}
+    printed = {row["key"]: row["paper"].get("curvature", (None,))[0] for row in geometry.rows}
+    standard = cells.get("standard", {}).get("curvature", {})
+    lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1)]
+    for row in geometry.rows:
+        key, measured = row["key"], cells[row["key"]]
+        if not measured:
+            continue
+        curvature = measured.get("curvature", {})
+        numbers = [
+            _mean(measured.get("accuracy", {}), 1),
+            _mean(curvature, 1),
+            _ratio(curvature, standard),
+            _ratio(_printed(printed[key]), _printed(printed.get("standard"))),
+            *(_mean(attacked.get(key, {}).get(f"pgd_{radius}", {}), 1) for radius in RADII),
+        ]
+        lines.append(f"| {text.markdown(row['label'])} | " + " | ".join(numbers) + f" | {len(row['runs'])} |")
+    return lines
+
+
+def _cells(result: Result) -> dict[str, Cells]:
     return {row["key"]: {key: cell["values"] for key, cell in row["cells"].items()} for row in result.rows}
+
+
+def _printed(number: float | None) -> Values:
+    return {} if number is None else {"mean": number}
 
 
 def _mean(values: Values, digits: int) -> str:
@@ -69,5 +85,5 @@ def _ratio(values: Values, base: Values) -> str:
     '0.250'
     """
     shared = values.keys() & base.keys()
-    over: Any = sum(base[seed] for seed in shared)
+    over = sum(base[seed] for seed in shared)
     return number_text(sum(values[seed] for seed in shared) / over if over else None, digits=3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcurve.experiments import EXPERIMENTS
+from lowcurve.experiments import EXPERIMENTS, experiment_of
 from lowcurve.experiments.claims import Claim
 from lowcurve.experiments.grid import fingerprint
 from lowcurve.experiments.results import load_results, load_runs
@@ -31,7 +31,7 @@ def test_a_recipe_trains_the_run_that_it_names(path):
 def test_every_number_is_a_mean_over_recorded_runs(path):
     result, records = RESULTS[path], load_runs(path.parent)
     name = result.experiment
-    experiment = EXPERIMENTS.get(name) or EXPERIMENTS[name.removesuffix("-cifar100").removesuffix("-cifar10")]
+    experiment = EXPERIMENTS[experiment_of(name)]
     if experiment.together:
         return
     scales = {column["key"]: column["scale"] for column in result.columns}

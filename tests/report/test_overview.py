@@ -8,6 +8,7 @@ import pytest
 from lowcurve.experiments import EXPERIMENTS
 from lowcurve.experiments.results import tabulate
 from lowcurve.report.overview import overview
+from lowcurve.report.summary import in_short
 from lowcurve.report.write import index, write_index
 from tests.report.example import example
 from tests.report.test_hostile import evil
@@ -90,3 +91,14 @@ def test_a_title_stays_text(tmp_path):
     text = re.sub(r"(`+)(?:.(?!\1(?!`)))*.\1", "", index(tmp_path))
     assert "<script" not in text and "<img" not in text
     assert set(re.findall(r"<(/?\w+)", text)) <= {"details", "/details", "summary", "/summary", "br"}
+
+
+def test_in_short_has_a_table_for_each_data_set_of_the_largest_preset():
+    digits, cpu = example(preset="digits"), example(preset="cpu", setting="CIFAR-10, small")
+    other = example(preset="cpu", experiment="table-geometry-svhn-vgg11", setting="another experiment")
+    more = example(preset="cpu", experiment="table-geometry-cifar100", setting="CIFAR-100, small")
+    lines = in_short([digits, cpu, more, other])
+    assert [line for line in lines if line.endswith(":")] == ["CIFAR-10, small:", "CIFAR-100, small:"]
+    rows = [line.split(" | ") for line in lines if line.startswith("| LCNN |")]
+    assert [row[1:5] for row in rows] == [["89.0", "10.0", "0.100", "0.257"]] * 2  # seed 0: 10 / 100
+    assert in_short([example(preset="my-own")]) == []
