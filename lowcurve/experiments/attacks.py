@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, Values, written
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.claims import Claim
-from lowcurve.experiments.experiment import ACCURACY, Column, Curve, Experiment, printed, rows
+from lowcurve.experiments.experiment import CLEAN, Column, Curve, Experiment, printed, rows
+from lowcurve.experiments.presets import PRESETS
 
 if TYPE_CHECKING:
     from lowcurve.attacks.table import Evaluation
@@ -66,7 +67,7 @@ TABLE = Experiment(
     source="Table 2",
     rows=rows(*PAPER, ours=("relu",)),
     measurements=(PGD,),
-    columns=(ACCURACY, *(Column(f"pgd_{radius:g}", f"ε = {radius:g}", 2, "high", 100.0) for radius in RADII)),
+    columns=(CLEAN, *(Column(f"pgd_{radius:g}", f"ε = {radius:g}", 2, "high", 100.0) for radius in RADII)),
     curves=(CURVE,),
     paper=PAPER,
     claims=(
@@ -83,6 +84,11 @@ TABLE = Experiment(
             "LCNN + GradReg is at least as accurate on clean data as adversarial training",
             "accuracy[lcnn+gradreg] − accuracy[adv] >= 0",
         ),
+    ),
+    notes=(
+        "Clean accuracy is that of the attacked samples: "
+        + ", ".join(f"{preset.samples.pgd:,} ({name})" for name, preset in PRESETS.items())
+        + ".",
     ),
 )
 EXPERIMENTS = (TABLE,)

@@ -4,7 +4,7 @@ from lowcurve.evaluation.measurement import PER_SAMPLE, Measurement, Settings, V
 from lowcurve.evaluation.subject import SEED, Subject
 from lowcurve.experiments.attacks import accuracies
 from lowcurve.experiments.claims import OURS, Claim
-from lowcurve.experiments.experiment import ACCURACY, Column, Experiment, printed, rows
+from lowcurve.experiments.experiment import CLEAN, Column, Experiment, printed, rows
 from lowcurve.experiments.presets import PRESETS
 
 RADIUS = 0.15  # the paper prints none; its APGD-T accuracies lie just below its PGD accuracies at 0.15
@@ -77,7 +77,7 @@ TABLE = Experiment(
         Column("apgd_t", "APGD-T (%)", 2, "high", 100.0),
         Column("square", "Square (%)", 2, "high", 100.0),
         Column("suite", "whole suite (%)", 2, "high", 100.0),
-        ACCURACY,
+        CLEAN,
     ),
     paper=PAPER,
     claims=(

@@ -97,6 +97,7 @@ METHOD_LABELS = {
 }
 
 ACCURACY = Column("accuracy", "Accuracy (%)", 2, "high", 100.0)
+CLEAN = Column("accuracy", "Clean (%)", 2, "high", 100.0)  # of the samples that are attacked, fewer than all
 
 
 def rows(*methods: str, ours: tuple[str, ...] = ()) -> tuple[Row, ...]:

@@ -73,7 +73,7 @@ PRESETS: dict[str, Preset] = {
         by_data={"moons": MOONS},
         epoch_images=640,
         chosen="λβ and λγ of the preset digits were chosen on test images at first; on images held out of the training "
-        "set, where `search-lambda` looks, they cost no accuracy either. λ of GradReg is the paper's.",
+        "set, where search-lambda looks, they cost no accuracy either. λ of GradReg is the paper's.",
     ),
     "cpu": Preset(
         name="cpu",
@@ -97,7 +97,7 @@ PRESETS: dict[str, Preset] = {
         # or with gradient penalties it keeps guessing the commonest digit for all of so short a training
         by_setting={("svhn", "vgg11"): {"train.clip_gradient": 1.0}},
         chosen="λ and learning rates of the preset cpu were chosen on the test images that its tables report; "
-        "`search-lambda` holds out training images for that since then.",
+        "search-lambda holds out training images for that since then.",
     ),
     "long": Preset(
         name="long",
@@ -117,7 +117,7 @@ PRESETS: dict[str, Preset] = {
         by_data={"moons": MOONS, "cifar10": {"train.epochs": 30}},  # ten times the images per class
         epoch_images=640,
         chosen="λβ, λγ, λ of GradReg and learning rates of the preset long are the paper's, which gives no h and λ of "
-        "CURE: these are our defaults, tried by `search-cure` on images held out of digits' training set. Test images "
+        "CURE: these are our defaults, tried by search-cure on images held out of digits' training set. Test images "
         "were read once, after training.",
     ),
     "paper": Preset(

@@ -132,9 +132,10 @@ def _table(
         experiment = _experiment(table)
         where = f" ({text.markdown(experiment.source)})" if experiment else ""
         made_on = [text.markdown(settings.get((table, preset), "")) for preset in presets]
+        timed = bool(experiment and experiment.together)
         lines.append(_line([f"**{text.markdown(table)}**{where}", "", *made_on]))
         for row in claims:
-            ours = [_ours(row.by_preset.get(preset)) for preset in presets]
+            ours = [_ours(row.by_preset.get(preset), timed) for preset in presets]
             asked = f"{text.markdown(row.claim['text'])} ({_condition(row.claim)})"
             lines.append(_line([asked, _paper(row.claim), *ours]))
     return lines
@@ -168,10 +169,11 @@ def _paper(claim: Judged) -> str:
     return f"{VERDICT_MARKS[claim['paper_verdict']]} {number_text(claim['paper'], digits=3)}"
 
 
-def _ours(judged: Judged | None) -> str:
+def _ours(judged: Judged | None, timed: bool) -> str:
+    """Print verdict and number; what is timed in turns is not a matter of seeds."""
     if judged is None or judged["verdict"] == "not measured":
         return "–"
     seeds = len(judged["seeds"])
-    count = f", {seeds} seeds" if seeds > 1 else ", one seed"
+    count = "" if timed else f", {seeds} seeds" if seeds > 1 else ", one seed"
     verdict = judged["verdict"]
     return f"{VERDICT_MARKS[verdict]} {SHORT[verdict]}<br>{with_interval(judged, 3)}{count}"

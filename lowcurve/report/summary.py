@@ -20,7 +20,7 @@ HEAD = (
     "of standard",
     "paper",
     *(f"PGD {radius} (%)" for radius in RADII),
-    "runs",
+    "seeds",
 )
 
 
@@ -62,12 +62,21 @@ def _table(geometry: Result, attacks: Result | None) -> list[str]:
             _ratio(_printed(printed[key]), _printed(printed.get("standard"))),
             *(_mean(attacked.get(key, {}).get(f"pgd_{radius}", {}), 1) for radius in RADII),
         ]
-        lines.append(f"| {text.markdown(row['label'])} | " + " | ".join(numbers) + f" | {len(row['runs'])} |")
+        lines.append(f"| {text.markdown(row['label'])} | " + " | ".join([*numbers, _seeds(measured)]) + " |")
     return lines
 
 
 def _cells(result: Result) -> dict[str, Cells]:
     return {row["key"]: {key: cell["values"] for key, cell in row["cells"].items()} for row in result.rows}
+
+
+def _seeds(cells: Cells) -> str:
+    """Say of which seeds the numbers are.
+
+    >>> _seeds({"accuracy": {"0": 0.9, "1": 0.8}, "curvature": {"0": 3.0}})
+    '0, 1'
+    """
+    return ", ".join(sorted({seed for values in cells.values() for seed in values}, key=int))
 
 
 def _printed(number: float | None) -> Values:
