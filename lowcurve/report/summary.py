@@ -73,10 +73,11 @@ def _cells(result: Result) -> dict[str, Cells]:
 def _seeds(cells: Cells) -> str:
     """Say of which seeds the numbers are.
 
-    >>> _seeds({"accuracy": {"0": 0.9, "1": 0.8}, "curvature": {"0": 3.0}})
-    '0, 1'
+    >>> _seeds({"accuracy": {"10": 0.9, "2": 0.8}, "curvature": {"2": 3.0}})
+    '2, 10'
     """
-    return ", ".join(sorted({seed for values in cells.values() for seed in values}, key=int))
+    seeds = {seed for values in cells.values() for seed in values}
+    return text.markdown(", ".join(sorted(seeds, key=lambda seed: (len(seed), seed))))  # a file may call them anything
 
 
 def _printed(number: float | None) -> Values:

@@ -102,3 +102,23 @@ def test_in_short_has_a_table_for_each_data_set_of_the_largest_preset():
     rows = [line.split(" | ") for line in lines if line.startswith("| LCNN |")]
     assert [row[1:5] for row in rows] == [["89.0", "10.0", "0.100", "0.257"]] * 2  # seed 0: 10 / 100
     assert in_short([example(preset="my-own")]) == []
+
+
+def test_in_short_takes_seeds_of_any_name_as_text():
+    named = example(preset="cpu")
+    cells = named.rows[0]["cells"]
+    for cell in cells.values():
+        cell["values"] = {"<b>first</b> | x": cell["mean"]}
+    (row,) = [line for line in in_short([named]) if line.startswith("| Standard")]
+    assert "<b>" not in row and "first" in row
+
+
+def test_times_are_not_counted_by_seeds():
+    timed = tabulate(
+        EXPERIMENTS["table-epoch-times"],
+        {"standard": {0: {"epoch_seconds": 1.0}}, "lcnn": {0: {"epoch_seconds": 2.0}}},
+        {},
+    )
+    lines = overview([example(preset="cpu", experiment="table-epoch-times", verdicts=timed["verdicts"])])
+    (told,) = [line for line in lines if line.startswith("| LCNN costs")]
+    assert "2.000" in told and "seed" not in told
